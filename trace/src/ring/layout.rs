@@ -106,7 +106,18 @@ pub mod rec {
 pub const KIND_ENTRY: u8 = 1;
 
 /// A record, copied out of the ring. All of it was written by the guest: any bit pattern can turn up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Default,
+    zerocopy::FromBytes,
+    zerocopy::IntoBytes,
+    zerocopy::Immutable,
+    zerocopy::KnownLayout,
+)]
 #[repr(C)]
 pub struct RawRecord {
     /// See [`rec::TSC`].

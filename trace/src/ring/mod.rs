@@ -1,6 +1,11 @@
 //! Rings: the layout shared with the guest and the consumer that reads them as hostile memory.
 
+mod consumer;
 pub mod layout;
+#[cfg(test)]
+mod tests;
+
+pub use consumer::{Consumer, Drained, RecordSink, RingPlace, RingTotals};
 
 /// Memory in which rings lie, shared with the guest. Offsets count from the start of the region.
 ///

@@ -1,0 +1,6 @@
+//! The consumer against a mock of the guest's side, and against garbage.
+#![allow(clippy::unwrap_used)]
+
+mod hostile;
+mod mock;
+mod protocol;
