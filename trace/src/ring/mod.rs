@@ -3,7 +3,7 @@
 mod consumer;
 pub mod layout;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use consumer::{Consumer, Drained, RecordSink, RingPlace, RingTotals};
 

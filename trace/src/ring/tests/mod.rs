@@ -2,5 +2,5 @@
 #![allow(clippy::unwrap_used)]
 
 mod hostile;
-mod mock;
+pub(crate) mod mock;
 mod protocol;
