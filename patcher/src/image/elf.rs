@@ -1,0 +1,289 @@
+//! The ELF decoder: file bytes to segments, symbols and the mcount table.
+
+use std::borrow::Cow;
+
+use exotrace_trace::ids::{Gpa, Gva};
+use object::elf;
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable, Sym};
+use object::{LittleEndian as LE, SymbolIndex};
+
+use super::symbols::{Full, MAX_NAME_BYTES, SymbolKind, Symbols, SymbolsBuilder};
+use super::{McountTable, Segment, segment_at, slice_of};
+
+/// Loadable segments at most.
+pub const MAX_SEGMENTS: usize = 64;
+/// Entries of the mcount table at most (a distribution's vmlinux has about 60,000).
+pub const MAX_SITES: usize = 1 << 20;
+/// Size of an entry of the mcount table, in bytes.
+const ENTRY_BYTES: usize = 8;
+/// The section with the addresses of all sites.
+const MCOUNT_SECTION: &str = "__mcount_loc";
+/// Where Linux's linker script puts the same table: inside `.init.data`, between two labels.
+const MCOUNT_LABELS: (&str, &str) = ("__start_mcount_loc", "__stop_mcount_loc");
+
+type Header = elf::FileHeader64<LE>;
+
+/// Why an image can't be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImageError {
+    /// Not an ELF file at all.
+    #[error("not an ELF file (it begins with {found:02x?}): give the kernel's uncompressed vmlinux")]
+    NotElf {
+        /// The first bytes, at most 4.
+        found: Vec<u8>,
+    },
+    /// An ELF file of another kind.
+    #[error("an ELF file, but {what}: exotrace traces 64-bit x86 kernels")]
+    WrongKind {
+        /// What kind it is.
+        what: String,
+    },
+    /// A structure of the file is broken.
+    #[error("the image's {what} can't be read ({why}): the file is truncated or damaged")]
+    Malformed {
+        /// Which structure.
+        what: &'static str,
+        /// The decoder's words.
+        why: String,
+    },
+    /// Nothing to load.
+    #[error("the image has no loadable segment: this is not a bootable kernel (an object file or a debug file?)")]
+    NoSegments,
+    /// A segment's numbers make no sense.
+    #[error("loadable segment {index} at {gva}: {why}: the file is truncated or damaged")]
+    BadSegment {
+        /// Its number among the program headers.
+        index: usize,
+        /// Its address.
+        gva: Gva,
+        /// What is wrong.
+        why: String,
+    },
+    /// Two segments claim the same memory.
+    #[error("loadable segments at {a} and {b} overlap in {space} memory: the file is damaged")]
+    Overlap {
+        /// The one.
+        a: Gva,
+        /// The other.
+        b: Gva,
+        /// "virtual" or "physical".
+        space: &'static str,
+    },
+    /// Stripped.
+    #[error("the image has no symbol table: it was stripped; give the unstripped vmlinux")]
+    NoSymbols,
+    /// Not built for tracing.
+    #[error(
+        "no __mcount_loc section and no __start_mcount_loc symbol: this kernel was built without \
+         CONFIG_FUNCTION_TRACER (gcc -pg -mfentry -mrecord-mcount), so there is nothing to trace"
+    )]
+    NoMcountLoc,
+    /// The table is odd.
+    #[error("the image's table of sites is broken: {why}")]
+    BadMcountLoc {
+        /// What is wrong.
+        why: String,
+    },
+    /// More than any real kernel has.
+    #[error("the image has more than {limit} {what}: no real kernel does, so it is refused")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+}
+
+impl From<Full> for ImageError {
+    fn from(full: Full) -> ImageError {
+        ImageError::TooMany { what: full.what, limit: full.limit }
+    }
+}
+
+/// What a decoder delivers.
+pub(super) struct Parts {
+    pub entry: Gva,
+    pub segments: Vec<Segment>,
+    pub symbols: Symbols,
+    pub mcount: McountTable,
+}
+
+pub(super) fn decode(data: &[u8]) -> Result<Parts, ImageError> {
+    let header = header(data)?;
+    let segments = segments(header, data)?;
+    let sections = header.sections(LE, data).map_err(malformed("section table"))?;
+    let symbols = symbols(&sections, data)?;
+    let table = mcount_bytes(&sections, &segments, &symbols, data)?;
+    Ok(Parts { entry: Gva(header.e_entry(LE)), mcount: mcount(&table)?, segments, symbols })
+}
+
+fn malformed(what: &'static str) -> impl Fn(object::read::Error) -> ImageError {
+    move |e| ImageError::Malformed { what, why: e.to_string() }
+}
+
+fn header(data: &[u8]) -> Result<&Header, ImageError> {
+    let start = &data[..data.len().min(4)];
+    if start != elf::ELFMAG {
+        return Err(ImageError::NotElf { found: start.to_vec() });
+    }
+    let wrong = |what: String| ImageError::WrongKind { what };
+    match (data.get(4), data.get(5)) {
+        (Some(&class), Some(&order)) if class == elf::ELFCLASS64.0 && order == elf::ELFDATA2LSB.0 => {}
+        (None, _) | (_, None) => {
+            return Err(ImageError::Malformed { what: "header", why: format!("the file has {} bytes", data.len()) });
+        }
+        (Some(class), Some(order)) => {
+            return Err(wrong(format!("of class {class} and byte order {order}")));
+        }
+    }
+    let header = Header::parse(data).map_err(malformed("header"))?;
+    let machine = header.e_machine(LE);
+    if machine != elf::EM_X86_64 {
+        return Err(wrong(format!("for machine {machine}")));
+    }
+    match header.e_type(LE) {
+        elf::ET_EXEC | elf::ET_DYN => Ok(header),
+        elf::ET_REL => Err(wrong("an object file (a module?), not a linked kernel".into())),
+        other => Err(wrong(format!("of type {other}"))),
+    }
+}
+
+fn segments(header: &Header, data: &[u8]) -> Result<Vec<Segment>, ImageError> {
+    let headers = header.program_headers(LE, data).map_err(malformed("program headers"))?;
+    let mut segments = Vec::new();
+    for (index, p) in headers.iter().enumerate() {
+        if p.p_type(LE) != elf::PT_LOAD || p.p_memsz(LE) == 0 {
+            continue;
+        }
+        if segments.len() == MAX_SEGMENTS {
+            return Err(ImageError::TooMany { what: "loadable segments", limit: MAX_SEGMENTS });
+        }
+        segments.push(segment(index, p, data.len())?);
+    }
+    if segments.is_empty() {
+        return Err(ImageError::NoSegments);
+    }
+    let ranges = |key: fn(&Segment) -> u64, space| {
+        let mut sorted: Vec<&Segment> = segments.iter().collect();
+        sorted.sort_by_key(|s| key(s));
+        match sorted.windows(2).find(|w| key(w[0]) + w[0].mem_size > key(w[1])) {
+            Some(w) => Err(ImageError::Overlap { a: w[0].gva, b: w[1].gva, space }),
+            None => Ok(()),
+        }
+    };
+    ranges(|s| s.gva.0, "virtual")?;
+    ranges(|s| s.gpa.0, "physical")?;
+    segments.sort_by_key(|s| s.gva);
+    Ok(segments)
+}
+
+fn segment(index: usize, p: &elf::ProgramHeader64<LE>, file_len: usize) -> Result<Segment, ImageError> {
+    let (gva, gpa) = (Gva(p.p_vaddr(LE)), Gpa(p.p_paddr(LE)));
+    let (offset, file_size, mem_size) = (p.p_offset(LE), p.p_filesz(LE), p.p_memsz(LE));
+    let bad = |why: String| ImageError::BadSegment { index, gva, why };
+    if file_size > mem_size {
+        return Err(bad(format!("{file_size} bytes in the file but {mem_size} in memory")));
+    }
+    let from = usize::try_from(offset).ok();
+    let to = from.and_then(|f| f.checked_add(usize::try_from(file_size).ok()?));
+    let (Some(from), Some(to)) = (from, to.filter(|&t| t <= file_len)) else {
+        return Err(bad(format!(
+            "its {file_size} bytes at file offset {offset} run past the end of the file ({file_len} bytes)"
+        )));
+    };
+    if gva.0.checked_add(mem_size).is_none() || gpa.checked_add(mem_size).is_none() {
+        return Err(bad(format!("{mem_size} bytes run past the end of the address space")));
+    }
+    let flags = p.p_flags(LE);
+    Ok(Segment {
+        gva,
+        gpa,
+        file: from..to,
+        mem_size,
+        executable: flags.0 & elf::PF_X.0 != 0,
+        writable: flags.0 & elf::PF_W.0 != 0,
+    })
+}
+
+fn symbols(sections: &SectionTable<'_, Header>, data: &[u8]) -> Result<Symbols, ImageError> {
+    let bad = malformed("symbol table");
+    let table = sections.symbols(LE, data, elf::SHT_SYMTAB).map_err(&bad)?;
+    if table.is_empty() {
+        return Err(ImageError::NoSymbols);
+    }
+    // The strings are cut here and not by the library: a hostile file may give a million symbols one endless name.
+    let strings = sections.section(table.string_section()).and_then(|s| s.data(LE, data)).map_err(&bad)?;
+    let executable: Vec<bool> = sections.iter().map(|s| s.sh_flags(LE).0 & elf::SHF_EXECINSTR.0 != 0).collect();
+    let mut builder = SymbolsBuilder::default();
+    for (i, sym) in table.symbols().iter().enumerate() {
+        let section = table.symbol_section(LE, sym, SymbolIndex(i)).map_err(&bad)?.map(|s| s.0);
+        let in_code = section.is_some_and(|s| executable.get(s) == Some(&true));
+        let kind = match sym.st_type() {
+            elf::STT_FUNC => SymbolKind::Function,
+            elf::STT_OBJECT => SymbolKind::Object,
+            elf::STT_NOTYPE if in_code => SymbolKind::CodeLabel,
+            elf::STT_NOTYPE => SymbolKind::DataLabel,
+            _ => continue,
+        };
+        let name = cut_name(strings, sym.st_name(LE));
+        if sym.is_undefined(LE) || name.is_empty() || name.starts_with(b".L") {
+            continue;
+        }
+        let global = sym.st_bind() != elf::STB_LOCAL;
+        builder.add(name, Gva(sym.st_value(LE)), sym.st_size(LE), kind, global)?;
+    }
+    let symbols = builder.build();
+    if symbols.is_empty() {
+        return Err(ImageError::NoSymbols);
+    }
+    Ok(symbols)
+}
+
+fn cut_name(strings: &[u8], at: u32) -> &[u8] {
+    let rest = strings.get(at as usize..).unwrap_or_default();
+    let rest = &rest[..rest.len().min(MAX_NAME_BYTES)];
+    let end = rest.iter().position(|&b| b == 0).unwrap_or(rest.len());
+    &rest[..end]
+}
+
+/// The bytes of the mcount table, from its section or from between Linux's two labels.
+fn mcount_bytes<'a>(
+    sections: &SectionTable<'a, Header>,
+    segments: &[Segment],
+    symbols: &Symbols,
+    data: &'a [u8],
+) -> Result<Cow<'a, [u8]>, ImageError> {
+    if let Some((_, section)) = sections.section_by_name(LE, MCOUNT_SECTION.as_bytes()) {
+        let bytes = section.data(LE, data).map_err(malformed("__mcount_loc section"))?;
+        return Ok(Cow::Borrowed(bytes));
+    }
+    let label = |name| symbols.named(name).next().map(|s| s.addr);
+    let (Some(start), Some(stop)) = (label(MCOUNT_LABELS.0), label(MCOUNT_LABELS.1)) else {
+        return Err(ImageError::NoMcountLoc);
+    };
+    let len = stop.0.checked_sub(start.0).and_then(|l| usize::try_from(l).ok());
+    let bytes = len.and_then(|len| slice_of(data, segment_at(segments, start)?, start, len));
+    bytes.map(Cow::Borrowed).ok_or_else(|| ImageError::BadMcountLoc {
+        why: format!("{} ({start}) to {} ({stop}) is not inside one segment", MCOUNT_LABELS.0, MCOUNT_LABELS.1),
+    })
+}
+
+fn mcount(bytes: &[u8]) -> Result<McountTable, ImageError> {
+    let (entries, rest) = bytes.as_chunks::<ENTRY_BYTES>();
+    if !rest.is_empty() {
+        return Err(ImageError::BadMcountLoc {
+            why: format!("its {} bytes are not a whole number of 8-byte addresses", bytes.len()),
+        });
+    }
+    if entries.len() > MAX_SITES {
+        return Err(ImageError::TooMany { what: "sites", limit: MAX_SITES });
+    }
+    let all = entries.iter().map(|e| u64::from_le_bytes(*e));
+    let zeros = all.clone().filter(|&a| a == 0).count();
+    if zeros == entries.len() {
+        return Err(ImageError::BadMcountLoc {
+            why: "it has no address at all (are they applied by relocation, which is not supported?)".into(),
+        });
+    }
+    Ok(McountTable { entries: all.filter(|&a| a != 0).map(Gva).collect(), zeros })
+}

@@ -1,0 +1,113 @@
+//! The search for free guest addresses.
+
+use std::ops::Range;
+
+use exotrace_trace::ids::Gva;
+use exotrace_trace::ring::layout::ctrl;
+
+use super::InjectError;
+use super::tables::Overlay;
+use crate::image::SITE_BYTES;
+use crate::machine::GuestRead;
+use crate::paging::{PageSize, Paging};
+
+const STEP: u64 = PageSize::Mib2.bytes();
+/// 2 MiB pages within the reach of a 32-bit displacement, to each side.
+const STEPS: i64 = (1 << 31) / STEP as i64;
+/// 4 KiB pages that are tried to each side when no whole 2 MiB is free.
+const SMALL_STEPS: i64 = 16 << 10;
+
+/// What the code range has to be.
+pub(super) struct Ask<'a> {
+    pub text: &'a Range<Gva>,
+    pub user: bool,
+    /// Bytes; the first 2 MiB are code.
+    pub len: u64,
+}
+
+/// Finds address space for code and slots: as near to the text as possible, above it if possible (a kernel keeps its
+/// image and the hole behind it in all of its address spaces), with 2 MiB of nothing around it, so that what runs past
+/// a neighbour's end still faults.
+pub(super) fn code_range<M: GuestRead + ?Sized>(
+    overlay: &Overlay<'_, M>,
+    spaces: &[Paging],
+    ask: &Ask<'_>,
+) -> Result<Gva, InjectError> {
+    let up = ask.text.end.0.next_multiple_of(STEP);
+    let above = (0..STEPS as u64).map(|n| up.wrapping_add(n * STEP));
+    let below = (1..STEPS as u64).map(|n| (ask.text.start.0 & !(STEP - 1)).wrapping_sub(n * STEP));
+    let candidates: Vec<Gva> = above.chain(below).map(Gva).filter(|&c| in_reach(ask, c)).collect();
+    // First those under a top-level entry that exists; only then, if there is no other way, a new one.
+    for shared in [true, false] {
+        let fits = |c: &&Gva| spaces.iter().all(|p| is_hole(overlay, p, **c, ask, shared));
+        if let Some(found) = candidates.iter().find(fits) {
+            return Ok(*found);
+        }
+    }
+    Err(InjectError::NoRoomForCode { len: ask.len, text: ask.text.start })
+}
+
+/// Whether every site reaches the code area at an address and every slot fits a sign-extended disp32.
+fn in_reach(ask: &Ask<'_>, code: Gva) -> bool {
+    let reach = |from: Gva, to: u64| {
+        let next = i128::from(from.0) + SITE_BYTES as i128;
+        i32::try_from(i128::from(to) - next).is_ok()
+    };
+    let Some(end) = code.0.checked_add(ask.len) else { return false };
+    let last_site = Gva(ask.text.end.0.saturating_sub(SITE_BYTES as u64));
+    let is_disp32 = |a: u64| i32::try_from(a as i64).is_ok();
+    [ask.text.start, last_site].iter().all(|&s| reach(s, code.0) && reach(s, code.0 + STEP))
+        && is_disp32(code.0)
+        && is_disp32(end - 1)
+}
+
+fn is_hole<M: GuestRead + ?Sized>(
+    overlay: &Overlay<'_, M>,
+    paging: &Paging,
+    code: Gva,
+    ask: &Ask<'_>,
+    shared: bool,
+) -> bool {
+    let (Some(from), Some(to)) = (code.0.checked_sub(STEP), code.0.checked_add(ask.len + STEP)) else {
+        return false;
+    };
+    (from..to).step_by(STEP as usize).all(|a| {
+        let gva = Gva(a);
+        overlay.is_free(paging, gva, 2, ask.user) && (!shared || overlay.has_top(paging, gva))
+    })
+}
+
+/// Finds a distance from the GS bases at which every vCPU has a free page.
+pub(super) fn head_offset<M: GuestRead + ?Sized>(
+    overlay: &Overlay<'_, M>,
+    spaces: &[Paging],
+    gs: &[Gva],
+    user: bool,
+) -> Result<i32, InjectError> {
+    // Makes the page's address a multiple of its size; the same for all, as `check_gs` has seen.
+    let align = gs.first().map_or(0, |g| g.0.wrapping_neg() & (PageSize::Kib4.bytes() - 1)) as i64;
+    let fits = |offset: i64, least: u8, shared: bool| {
+        spaces.iter().all(|p| {
+            gs.iter().all(|g| {
+                let page = Gva(g.0.wrapping_add_signed(offset));
+                // Both ends in the same half: an address that wraps around is not one a kernel should use.
+                g.0 >> 63 == page.0 >> 63
+                    && overlay.is_free(p, page, least, user)
+                    && (!shared || overlay.has_top(p, page))
+            })
+        })
+    };
+    let large = |n: i64| align + n * STEP as i64;
+    let small = |n: i64| align + n * PageSize::Kib4.bytes() as i64;
+    let both = |n: i64| (1..n).chain((1..=n).map(|n| -n));
+    let in_range = |o: &i64| i32::try_from(*o).is_ok() && i32::try_from(*o + ctrl::BYTES as i64).is_ok();
+    // Whole free 2 MiB first: a hole between used pages may be one that the guest is about to fill.
+    let found = both(STEPS)
+        .map(large)
+        .filter(in_range)
+        .find(|&o| fits(o, 2, true))
+        .or_else(|| both(STEPS).map(large).filter(in_range).find(|&o| fits(o, 2, false)))
+        .or_else(|| both(SMALL_STEPS).map(small).filter(in_range).find(|&o| fits(o, 1, true)));
+    let none = InjectError::NoRoomForControl { vcpus: gs.len() };
+    found.and_then(|o| i32::try_from(o).ok()).ok_or(none)
+}
