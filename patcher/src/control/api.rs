@@ -103,6 +103,23 @@ pub enum GuestEnd {
     Quit,
 }
 
+impl std::fmt::Display for GuestEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            GuestEnd::PowerOff => f.write_str("the guest powered off"),
+            GuestEnd::Reset => f.write_str("the guest asked for a reset"),
+            GuestEnd::Panic => f.write_str("the guest panicked; its last words are on its console"),
+            GuestEnd::SelfCheckFailed => f.write_str("the guest's self-check failed; its console says what"),
+            GuestEnd::TripleFault { vcpu } => write!(f, "triple fault on vCPU {vcpu}"),
+            GuestEnd::Hang { vcpu, rip } => {
+                write!(f, "the guest hangs: vCPU {vcpu} halted with interrupts disabled at {rip}")
+            }
+            GuestEnd::Failed { why } => f.write_str(why),
+            GuestEnd::Quit => f.write_str("ended by the user"),
+        }
+    }
+}
+
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {

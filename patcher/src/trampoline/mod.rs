@@ -77,12 +77,12 @@
 
 use exotrace_trace::ids::Gva;
 use exotrace_trace::ring::layout::{
-    CURSOR_RING_SHIFT, DOORBELL_PORT, FULL_PORT, FullPolicy, KIND_ENTRY, MAX_RECORDS, MAX_RINGS,
-    MIN_RECORDS, RECORD_SHIFT, ctrl, rec,
+    CURSOR_RING_SHIFT, DOORBELL_PORT, FULL_PORT, FullPolicy, KIND_ENTRY, MAX_RECORDS, MAX_RINGS, MIN_RECORDS,
+    RECORD_SHIFT, ctrl, rec,
 };
 use iced_x86::code_asm::{
-    AsmMemoryOperand, CodeAssembler, CodeLabel, al, dword_ptr, dx, eax, edx, ptr, qword_ptr, r10,
-    r10d, r11, r11d, rax, rdx, rsp,
+    AsmMemoryOperand, CodeAssembler, CodeLabel, al, dword_ptr, dx, eax, edx, ptr, qword_ptr, r10, r10d, r11, r11d, rax,
+    rdx, rsp,
 };
 
 #[cfg(test)]
@@ -103,14 +103,10 @@ pub struct RingMap {
 #[derive(Debug, thiserror::Error)]
 pub enum TrampolineError {
     /// The number of records is not a power of two within the limits.
-    #[error(
-        "a ring of {0} records is not possible: use a power of two from {MIN_RECORDS} to {MAX_RECORDS}"
-    )]
+    #[error("a ring of {0} records is not possible: use a power of two from {MIN_RECORDS} to {MAX_RECORDS}")]
     Records(u32),
     /// The slots can't be addressed by a sign-extended 32-bit displacement.
-    #[error(
-        "ring slots at {slots} are out of reach: they must lie within 2 GiB of address 0 or of the top"
-    )]
+    #[error("ring slots at {slots} are out of reach: they must lie within 2 GiB of address 0 or of the top")]
     SlotsOutOfReach {
         /// Address of the slots.
         slots: Gva,
@@ -150,19 +146,9 @@ pub const fn meta_word(mask_id: u16) -> u32 {
 ///
 /// # Errors
 /// When the rings are out of reach of the addressing used, or the ring size is impossible.
-pub fn assemble(
-    policy: FullPolicy,
-    rings: RingMap,
-    mask_id: u16,
-    at: Gva,
-) -> Result<Trampoline, TrampolineError> {
+pub fn assemble(policy: FullPolicy, rings: RingMap, mask_id: u16, at: Gva) -> Result<Trampoline, TrampolineError> {
     let emitter = Emitter::new(rings, mask_id)?;
-    let code = emitter
-        .emit(policy, at)
-        .map_err(|e| TrampolineError::Assemble {
-            at,
-            why: e.to_string(),
-        })?;
+    let code = emitter.emit(policy, at).map_err(|e| TrampolineError::Assemble { at, why: e.to_string() })?;
     Ok(Trampoline { at, code })
 }
 
@@ -175,8 +161,7 @@ struct Emitter {
 
 impl Emitter {
     fn new(rings: RingMap, mask_id: u16) -> Result<Emitter, TrampolineError> {
-        if !rings.records.is_power_of_two() || !(MIN_RECORDS..=MAX_RECORDS).contains(&rings.records)
-        {
+        if !rings.records.is_power_of_two() || !(MIN_RECORDS..=MAX_RECORDS).contains(&rings.records) {
             return Err(TrampolineError::Records(rings.records));
         }
         let out_of_reach = TrampolineError::SlotsOutOfReach { slots: rings.slots };
@@ -189,16 +174,9 @@ impl Emitter {
             return Err(out_of_reach);
         }
         if rings.head_off.checked_add(ctrl::BYTES as i32).is_none() {
-            return Err(TrampolineError::ControlOutOfReach {
-                head_off: rings.head_off,
-            });
+            return Err(TrampolineError::ControlOutOfReach { head_off: rings.head_off });
         }
-        Ok(Emitter {
-            records: rings.records,
-            slots,
-            head_off: rings.head_off,
-            meta: meta_word(mask_id),
-        })
+        Ok(Emitter { records: rings.records, slots, head_off: rings.head_off, meta: meta_word(mask_id) })
     }
 
     /// `%gs:word`, a word of this CPU's control page.
@@ -235,11 +213,7 @@ impl Emitter {
     }
 
     /// From a reservation in RAX to the return.
-    fn emit_write(
-        &self,
-        a: &mut CodeAssembler,
-        write: &mut CodeLabel,
-    ) -> Result<(), iced_x86::IcedError> {
+    fn emit_write(&self, a: &mut CodeAssembler, write: &mut CodeLabel) -> Result<(), iced_x86::IcedError> {
         let slot = |field: usize| r10 + (self.slots + field as i32);
         let ring_shift = self.records.trailing_zeros() + RECORD_SHIFT;
         a.set_label(write)?;
@@ -279,9 +253,7 @@ impl Emitter {
         policy: FullPolicy,
         labels: &mut [CodeLabel],
     ) -> Result<(), iced_x86::IcedError> {
-        let [retry, write, slow] = labels else {
-            unreachable!("three labels")
-        };
+        let [retry, write, slow] = labels else { unreachable!("three labels") };
         let mut full = a.create_label();
         a.set_label(slow)?;
         a.mov(r11, self.ctrl(ctrl::HARD_LAST))?;

@@ -4,11 +4,7 @@
 use super::*;
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, Instruction};
 
-const RINGS: RingMap = RingMap {
-    head_off: 0x2000_0000,
-    slots: Gva(0x6040_0000),
-    records: 1 << 16,
-};
+const RINGS: RingMap = RingMap { head_off: 0x2000_0000, slots: Gva(0x6040_0000), records: 1 << 16 };
 const AT: Gva = Gva(0x6000_0000);
 
 fn listing(t: &Trampoline) -> String {
@@ -41,18 +37,12 @@ fn block_trampoline_decodes_to_what_the_docs_say() {
 
 #[test]
 fn overwrite_trampoline_decodes_to_what_the_docs_say() {
-    insta::assert_snapshot!(listing(
-        &assemble(FullPolicy::Overwrite, RINGS, 1, AT).unwrap()
-    ));
+    insta::assert_snapshot!(listing(&assemble(FullPolicy::Overwrite, RINGS, 1, AT).unwrap()));
 }
 
 #[test]
 fn kernel_half_addresses_are_sign_extended() {
-    let rings = RingMap {
-        head_off: -0x1000_0000,
-        slots: Gva(0xffff_ffff_fa20_0000),
-        records: 1 << 12,
-    };
+    let rings = RingMap { head_off: -0x1000_0000, slots: Gva(0xffff_ffff_fa20_0000), records: 1 << 12 };
     let t = assemble(FullPolicy::Drop, rings, 7, Gva(0xffff_ffff_fa00_0000)).unwrap();
     let text = listing(&t);
     assert!(text.contains("-0x5e00000(%r10)"), "{text}");
@@ -61,39 +51,9 @@ fn kernel_half_addresses_are_sign_extended() {
 #[test]
 fn impossible_rings_are_refused() {
     let bad = |rings| assemble(FullPolicy::Drop, rings, 1, AT).unwrap_err();
-    assert!(matches!(
-        bad(RingMap {
-            records: 1000,
-            ..RINGS
-        }),
-        TrampolineError::Records(1000)
-    ));
-    assert!(matches!(
-        bad(RingMap {
-            records: 0,
-            ..RINGS
-        }),
-        TrampolineError::Records(0)
-    ));
-    assert!(matches!(
-        bad(RingMap {
-            records: MAX_RECORDS * 2,
-            ..RINGS
-        }),
-        TrampolineError::Records(_)
-    ));
-    assert!(matches!(
-        bad(RingMap {
-            slots: Gva(1 << 40),
-            ..RINGS
-        }),
-        TrampolineError::SlotsOutOfReach { .. }
-    ));
-    assert!(matches!(
-        bad(RingMap {
-            head_off: i32::MAX,
-            ..RINGS
-        }),
-        TrampolineError::ControlOutOfReach { .. }
-    ));
+    assert!(matches!(bad(RingMap { records: 1000, ..RINGS }), TrampolineError::Records(1000)));
+    assert!(matches!(bad(RingMap { records: 0, ..RINGS }), TrampolineError::Records(0)));
+    assert!(matches!(bad(RingMap { records: MAX_RECORDS * 2, ..RINGS }), TrampolineError::Records(_)));
+    assert!(matches!(bad(RingMap { slots: Gva(1 << 40), ..RINGS }), TrampolineError::SlotsOutOfReach { .. }));
+    assert!(matches!(bad(RingMap { head_off: i32::MAX, ..RINGS }), TrampolineError::ControlOutOfReach { .. }));
 }
