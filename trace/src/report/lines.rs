@@ -77,6 +77,16 @@ pub(super) fn put_seconds(buf: &mut Vec<u8>, ns: u64, negative: bool) {
     put_number(buf, ns % NS_PER_SEC, 9, b'0');
 }
 
+/// Appends what is known of an `ip` that belongs to no site: `name+0xoff`, or a bare address.
+pub(super) fn put_unknown(buf: &mut Vec<u8>, trace: &Trace, ip: u32) {
+    let addr = trace.sites().guess_address(ip);
+    match trace.symbols().at(addr) {
+        Some(symbol) => write!(buf, "{}+{:#x}", symbol.name, addr.0 - symbol.addr.0),
+        None => write!(buf, "{addr}"),
+    }
+    .expect("a Vec takes everything");
+}
+
 /// The first lines of every report: ftrace's own two, then what this trace is.
 pub(super) fn head<W: Write>(out: &mut Lines<W>, trace: &Trace, tracer: &str) {
     let cpus = || (0..trace.vcpus()).map(VcpuId);

@@ -71,7 +71,11 @@ impl<W: Write> Sink for ProfileSink<W> {
 
     fn end(&mut self, trace: &Trace, summary: &Summary) -> io::Result<()> {
         let known = self.sites.iter().zip(trace.sites().iter()).map(|(&n, s)| (n, s.function.to_owned()));
-        let unknown = self.unknown.iter().map(|(&ip, &n)| (n, trace.sites().guess_address(ip).to_string()));
+        let unknown = self.unknown.iter().map(|(&ip, &n)| {
+            let mut name = Vec::new();
+            lines::put_unknown(&mut name, trace, ip);
+            (n, String::from_utf8_lossy(&name).into_owned())
+        });
         let mut rows: Vec<(u64, String)> = known.chain(unknown).filter(|&(n, _)| n > 0).collect();
         rows.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
         let all = summary.shown.max(1) as f64;

@@ -13,7 +13,7 @@
 
 use std::io::{self, Write};
 
-use super::lines::{self, Lines, put_number, put_seconds};
+use super::lines::{self, Lines, put_number, put_seconds, put_unknown};
 use super::{Sink, Summary};
 use crate::clock::NS_PER_SEC;
 use crate::file::{Event, EventKind, Loss, Record, Trace, printable};
@@ -102,13 +102,9 @@ impl<W: Write> TextSink<W> {
 
     fn put_function(&mut self, trace: &Trace, ip: u32, site: Option<usize>) {
         let buf = &mut self.lines.buf;
-        if let Some(site) = site.and_then(|n| trace.sites().get(n)) {
-            return buf.extend_from_slice(site.function.as_bytes());
-        }
-        let addr = trace.sites().guess_address(ip);
-        match trace.symbols().at(addr) {
-            Some(symbol) => buf.extend_from_slice(symbol.name.as_bytes()),
-            None => write!(buf, "{addr}").expect("a Vec takes everything"),
+        match site.and_then(|n| trace.sites().get(n)) {
+            Some(site) => buf.extend_from_slice(site.function.as_bytes()),
+            None => put_unknown(buf, trace, ip),
         }
     }
 
