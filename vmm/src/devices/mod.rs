@@ -1,0 +1,3 @@
+//! Devices of the virtual machine.
+
+pub(crate) mod serial;

@@ -1,0 +1,129 @@
+//! What the threads of a VM share.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use exotrace_guest::abi;
+use exotrace_patcher::control::GuestEnd;
+use exotrace_trace::ids::VcpuId;
+
+use crate::devices::serial::{Effect, SerialPort};
+use crate::event::EventSink;
+use crate::memory::Ram;
+use crate::rendezvous::{CpuShared, Rendezvous};
+use crate::timer::{Tick, Timers};
+use crate::vm::PortHook;
+
+/// Counts since the VM was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VmCounters {
+    /// Exits from guest mode to this program.
+    pub exits: u64,
+    /// Accesses to ports and addresses where nothing answers.
+    pub nobody: u64,
+    /// Requests of the guest that made no sense, such as starting a vCPU that runs.
+    pub refused: u64,
+    /// Interrupts injected.
+    pub interrupts: u64,
+    /// NMIs injected.
+    pub nmis: u64,
+    /// Ticks that became due while the one before was still pending.
+    pub coalesced: u64,
+    /// Events that nobody read in time.
+    pub events_dropped: u64,
+}
+
+/// The same, being counted.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) exits: AtomicU64,
+    pub(crate) nobody: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) interrupts: AtomicU64,
+    pub(crate) nmis: AtomicU64,
+    pub(crate) coalesced: AtomicU64,
+}
+
+/// Adds one.
+pub(crate) fn count(c: &AtomicU64) {
+    c.fetch_add(1, Ordering::Relaxed);
+}
+
+/// What the threads of a VM share.
+pub(crate) struct Shared {
+    pub(crate) ram: Ram,
+    pub(crate) cpus: Vec<Arc<CpuShared>>,
+    pub(crate) rendezvous: Rendezvous,
+    pub(crate) timers: Timers,
+    pub(crate) serial: SerialPort,
+    pub(crate) events: Arc<EventSink>,
+    pub(crate) counters: Counters,
+    /// Fixed when the VM is started.
+    pub(crate) hooks: OnceLock<Vec<(u16, PortHook)>>,
+}
+
+impl Shared {
+    /// Makes an interrupt pending and brings it to the vCPU's attention.
+    pub(crate) fn raise(&self, vcpu: VcpuId, vector: u64) {
+        let Some(cpu) = self.cpus.get(vcpu.index()) else { return };
+        if cpu.pending.raise(vector as u8) {
+            self.rendezvous.wake(vcpu);
+        } else {
+            count(&self.counters.coalesced);
+        }
+    }
+
+    /// A period is over.
+    pub(crate) fn tick(&self, vcpu: VcpuId, tick: Tick) {
+        match tick {
+            Tick::Timer => self.raise(vcpu, abi::VEC_TIMER),
+            Tick::Nmi => {
+                let Some(cpu) = self.cpus.get(vcpu.index()) else { return };
+                if cpu.pending.raise_nmi() {
+                    self.rendezvous.wake(vcpu);
+                } else {
+                    count(&self.counters.coalesced);
+                }
+            }
+        }
+    }
+
+    /// Passes on what an access to the serial port brought about.
+    pub(crate) fn serial_effect(&self, effect: Effect) {
+        if effect.output {
+            self.events.console_written();
+        }
+        if effect.irq {
+            self.raise(VcpuId(0), abi::VEC_SERIAL);
+        }
+    }
+
+    /// Ends the guest.
+    pub(crate) fn end(&self, end: GuestEnd) {
+        self.rendezvous.end(end);
+        self.timers.hold(true);
+    }
+
+    /// Lets stopped vCPUs and their timers go on. After the guest's end there is nothing to tick for.
+    pub(crate) fn resume(&self) {
+        self.timers.hold(false);
+        self.rendezvous.resume();
+        if self.rendezvous.ending() {
+            self.timers.hold(true);
+        }
+    }
+
+    pub(crate) fn counters(&self) -> VmCounters {
+        let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
+        let c = &self.counters;
+        VmCounters {
+            exits: get(&c.exits),
+            nobody: get(&c.nobody),
+            refused: get(&c.refused),
+            interrupts: get(&c.interrupts),
+            nmis: get(&c.nmis),
+            coalesced: get(&c.coalesced),
+            events_dropped: self.events.dropped(),
+        }
+    }
+}

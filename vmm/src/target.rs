@@ -1,0 +1,113 @@
+//! A [`Vm`] as the controller drives it.
+
+use std::io;
+use std::time::Duration;
+
+use crossbeam_channel::RecvTimeoutError;
+use exotrace_patcher::control::{FullHook, Target, TargetEvent};
+use exotrace_trace::clock::Clock;
+use exotrace_trace::ids::{Tsc, VcpuId};
+use exotrace_trace::ring::layout::{DOORBELL_PORT, FULL_PORT};
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+use vmm_sys_util::eventfd::EventFd;
+
+use crate::error::Error;
+use crate::event::VmEvent;
+use crate::vm::Vm;
+
+/// The trampolines' doorbell: an eventfd that KVM signals, and what it takes to wait for it with a timeout.
+pub(crate) struct Bell {
+    fd: EventFd,
+    epoll: Epoll,
+}
+
+impl Bell {
+    pub(crate) fn new(fd: EventFd) -> io::Result<Bell> {
+        use std::os::fd::AsRawFd;
+        let epoll = Epoll::new()?;
+        epoll.ctl(ControlOperation::Add, fd.as_raw_fd(), EpollEvent::new(EventSet::IN, 0))?;
+        Ok(Bell { fd, epoll })
+    }
+
+    fn wait(&self, timeout: Duration) -> bool {
+        let ms = i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX);
+        // A signal ends the wait early, which the caller can't tell from a timeout and need not.
+        let rang = self.epoll.wait(ms, &mut [EpollEvent::default()]).is_ok_and(|n| n > 0);
+        if rang {
+            // Only this thread reads it; WouldBlock can't be.
+            let _ = self.fd.read();
+        }
+        rang
+    }
+}
+
+impl Target for Vm {
+    fn start(&self) -> Result<(), String> {
+        Vm::start(self).map_err(|e| chain(&e))
+    }
+
+    fn next_event(&self, timeout: Duration) -> Option<TargetEvent> {
+        match self.events().recv_timeout(timeout) {
+            Ok(VmEvent::Mark { value, .. }) => Some(TargetEvent::Mark(value)),
+            Ok(VmEvent::Ended(end)) => Some(TargetEvent::Ended(end)),
+            // The console is read from its buffer, and who is online is asked when it is drawn.
+            Ok(VmEvent::Console(_) | VmEvent::CpuOnline(_))
+            | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    fn console(&self) -> Vec<u8> {
+        Vm::console(self)
+    }
+
+    fn console_input(&self, bytes: &[u8]) {
+        Vm::console_input(self, bytes);
+    }
+
+    fn online(&self, vcpu: VcpuId) -> bool {
+        self.vcpu_online(vcpu)
+    }
+
+    fn on_ring_full(&self, hook: FullHook) -> Result<(), String> {
+        self.set_port_hook(FULL_PORT, hook).map_err(|e| chain(&e))?;
+        let bell = self.doorbell(DOORBELL_PORT).map_err(|e| chain(&e))?;
+        let bell = Bell::new(bell).map_err(|e| format!("cannot wait for the doorbell: {e}"))?;
+        // Set once: a VM has one controller, which sets its hooks once.
+        let _ = self.bell.set(bell);
+        Ok(())
+    }
+
+    fn wait_doorbell(&self, timeout: Duration) -> bool {
+        match self.bell.get() {
+            Some(bell) => bell.wait(timeout),
+            None => {
+                std::thread::sleep(timeout);
+                false
+            }
+        }
+    }
+
+    fn clock(&self) -> Clock {
+        let facts = Vm::clock(self);
+        let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let wall_ns = wall.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
+        let clock = |hz| Clock::new(hz, Tsc(facts.guest_tsc), wall_ns, facts.host_ns);
+        // KVM told the frequency; should it be nonsense, times are shown in units of 1 GHz cycles.
+        clock(facts.tsc_hz).or_else(|_| clock(1_000_000_000)).expect("1 GHz is a frequency")
+    }
+
+    fn quit(&self) {
+        Vm::quit(self);
+    }
+}
+
+/// An error with its causes in one line.
+fn chain(e: &Error) -> String {
+    let mut text = e.to_string();
+    let mut cause = std::error::Error::source(e);
+    while let Some(c) = cause {
+        text = format!("{text}: {c}");
+        cause = c.source();
+    }
+    text
+}
