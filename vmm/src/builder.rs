@@ -80,6 +80,7 @@ pub(crate) fn build(config: VmConfig, host: &HostReport) -> Result<Vm, Error> {
         stopping: Mutex::new(()),
         stats: Mutex::new(PauseStats::default()),
         set_up: Mutex::new(crate::vm::SetUp { fds: Some(fds), ..Default::default() }),
+        bell: std::sync::OnceLock::new(),
     })
 }
 
@@ -152,7 +153,7 @@ fn read_clock(vcpu: &VcpuFd, cpl: u8) -> Result<ClockFacts, Error> {
     Ok(ClockFacts { tsc_hz: u64::from(khz) * 1000, guest_tsc, host_ns })
 }
 
-fn monotonic_ns() -> u64 {
+pub(crate) fn monotonic_ns() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: clock_gettime fills the structure that it is given, and CLOCK_MONOTONIC always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };

@@ -16,6 +16,7 @@
 //! | `vcpu` | one thread per vCPU, what it shares with the others, and the few unsafe calls into KVM |
 //! | `rendezvous` | who may be in guest mode: the lock behind stopping, idling and ending |
 //! | [`pause`] | `Machine` and `Stopped` of the patcher, for this VM |
+//! | `target` | the VM as the patcher's controller drives it |
 //! | `timer` | one thread that makes timer interrupts and NMIs pending |
 //! | `intc` | what is pending for a vCPU |
 //! | `devices` | the serial port and its bounded console buffer |
@@ -38,6 +39,7 @@ pub mod memory;
 pub mod pause;
 mod rendezvous;
 mod shared;
+mod target;
 mod timer;
 mod vcpu;
 pub mod vm;

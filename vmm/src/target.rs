@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use crossbeam_channel::RecvTimeoutError;
 use exotrace_patcher::control::{FullHook, Target, TargetEvent};
-use exotrace_trace::clock::Clock;
+use exotrace_trace::clock::{Clock, MAX_TSC_HZ, NS_PER_SEC};
 use exotrace_trace::ids::{Tsc, VcpuId};
 use exotrace_trace::ring::layout::{DOORBELL_PORT, FULL_PORT};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
+use crate::builder::monotonic_ns;
 use crate::error::Error;
 use crate::event::VmEvent;
 use crate::vm::Vm;
@@ -91,9 +92,11 @@ impl Target for Vm {
         let facts = Vm::clock(self);
         let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let wall_ns = wall.map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
-        let clock = |hz| Clock::new(hz, Tsc(facts.guest_tsc), wall_ns, facts.host_ns);
-        // KVM told the frequency; should it be nonsense, times are shown in units of 1 GHz cycles.
-        clock(facts.tsc_hz).or_else(|_| clock(1_000_000_000)).expect("1 GHz is a frequency")
+        let now_ns = monotonic_ns();
+        // KVM told the frequency; should it be nonsense, times are shown as if cycles were nanoseconds.
+        let hz = if facts.tsc_hz == 0 || facts.tsc_hz > MAX_TSC_HZ { NS_PER_SEC } else { facts.tsc_hz };
+        let measured = Clock::new(hz, Tsc(facts.guest_tsc), 0, facts.host_ns).expect("the frequency is in range");
+        Clock::new(hz, measured.tsc_at_mono(now_ns), wall_ns, now_ns).expect("the frequency is in range")
     }
 
     fn quit(&self) {

@@ -1,7 +1,7 @@
 //! The running VM as its users see it.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use crate::lock;
 use crate::memory::InjectedMemory;
 use crate::rendezvous::Phase;
 use crate::shared::{Shared, VmCounters};
+use crate::target::Bell;
 use crate::vcpu;
 
 /// How long tearing a VM down waits for its threads. Only a hook that never returns makes it wait at all; its thread
@@ -66,6 +67,8 @@ pub struct Vm {
     pub(crate) stopping: Mutex<()>,
     pub(crate) stats: Mutex<PauseStats>,
     pub(crate) set_up: Mutex<SetUp>,
+    /// Set when a controller takes the VM over.
+    pub(crate) bell: OnceLock<Bell>,
 }
 
 impl Vm {
