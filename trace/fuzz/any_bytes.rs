@@ -25,7 +25,7 @@ pub fn any_bytes(bytes: &[u8]) -> bool {
         let options = TextOptions { time, parent_offsets: true };
         text(&mut reader, &Selection::default(), options, sink()).expect("memory can be read");
     }
-    let selection = Selection { functions: Some(Box::new(|f| f.len() % 2 == 0)), ..Selection::default() };
+    let selection = Selection { functions: Some(Box::new(|f| f.len().is_multiple_of(2))), ..Selection::default() };
     profile(&mut reader, &selection, sink()).expect("memory can be read");
     true
 }
