@@ -52,7 +52,7 @@ impl Target for Vm {
             Ok(VmEvent::Mark { value, .. }) => Some(TargetEvent::Mark(value)),
             Ok(VmEvent::Ended(end)) => Some(TargetEvent::Ended(end)),
             // The console is read from its buffer, and who is online is asked when it is drawn.
-            Ok(VmEvent::Console(_) | VmEvent::CpuOnline(_))
+            Ok(VmEvent::Console | VmEvent::CpuOnline(_))
             | Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
         }
     }
