@@ -275,9 +275,10 @@ impl<M: RingMemory> Consumer<M> {
         fence(Ordering::Acquire);
     }
 
-    /// Delivers `batch[from..n]`, the records from index `first + from` on, those that are still what they were.
-    fn emit(&mut self, first: u64, mut from: usize, n: usize, sink: &mut impl RecordSink) {
-        for i in from..=n {
+    /// Delivers `batch[begin..n]`, the records from index `first + begin` on, those that are still what they were.
+    fn emit(&mut self, first: u64, begin: usize, n: usize, sink: &mut impl RecordSink) {
+        let mut from = begin;
+        for i in begin..=n {
             if i < n && self.batch[i].tag == (first + i as u64) as u32 {
                 let tsc = self.batch[i].tsc;
                 self.totals.inverted += u64::from(tsc < self.last_tsc);
