@@ -114,7 +114,7 @@ const CONSOLE: Option<Pane> = Some(Pane::Console);
 pub const BINDINGS: &[Binding] = &[
     bind!(FUNCTIONS, [ch(' ')], Action::Toggle, "Space", "switch tracing of the selected function", "trace"),
     bind!(FUNCTIONS, [key(KeyCode::Enter)], Action::Details, "Enter", "all about the selected function"),
-    bind!(FUNCTIONS, [ch('a')], Action::ToggleShown, "a", "switch all functions that the filter shows", "shown"),
+    bind!(FUNCTIONS, [ch('a')], Action::ToggleShown, "a", "switch all functions that the filter shows", "all shown"),
     bind!(FUNCTIONS, [ch('e')], Action::ExactlyShown, "e", "trace exactly the functions that the filter shows"),
     bind!(None, [ch('A')], Action::AllOn, "A", "trace every function"),
     bind!(None, [ch('O')], Action::AllOff, "O", "trace nothing (all off)", "all off"),

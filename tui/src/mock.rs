@@ -63,7 +63,7 @@ fn name(i: u32, hostile: bool) -> String {
     const A: [&str; 8] = ["vfs", "ksys", "kmem", "sched", "tcp", "slab", "timer", "page"];
     const B: [&str; 8] = ["read", "write", "alloc", "free", "lookup", "enqueue", "insert", "wake_up"];
     const C: [&str; 4] = ["", "_slow", "_locked", "_noprof"];
-    if hostile && i % 3 == 0 {
+    if hostile && i.is_multiple_of(3) {
         return format!(
             "\x1b[2J{}漢字\u{202e}e\u{301}\t{i}{}",
             "x".repeat(i as usize % 40),
@@ -227,7 +227,7 @@ impl State {
             let v = &mut self.snapshot.vcpus[i];
             v.delivered += share - lost.min(share);
             v.lost += lost;
-            v.inverted += u64::from(share > 0 && noise % 11 == 0);
+            v.inverted += u64::from(share > 0 && noise.is_multiple_of(11));
             v.pending = (noise % 3) as u32;
             v.used = (share.min(u64::from(CAPACITY)) as u32).min(CAPACITY - (noise % 400) as u32);
         }

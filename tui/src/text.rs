@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(count(999_999), "1.00M");
         assert_eq!(rate(0.0), "");
         assert_eq!(rate(f32::NAN), "");
-        assert_eq!(rate(3.14), "3.1");
+        assert_eq!(rate(3.12), "3.1");
         assert_eq!(bytes(1536), "1.50 KiB");
         assert_eq!(duration(Duration::from_micros(85)), "85 us");
         assert_eq!(duration(Duration::from_millis(1240)), "1.24 s");

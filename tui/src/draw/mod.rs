@@ -34,7 +34,7 @@ pub fn draw(app: &App, buf: &mut Buffer) -> Option<Position> {
     status::header(app, buf);
     status::banner(app, buf);
     for y in l.separator.top()..l.separator.bottom() {
-        put(buf, (l.separator.x, y), 1, "│", app.theme.dim());
+        put(buf, (l.separator.x, y), 1, if y == l.separator.top() { "┬" } else { "│" }, app.theme.dim());
     }
     for pane in Pane::ALL {
         if l.pane(pane).area() == 0 {

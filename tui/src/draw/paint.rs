@@ -80,15 +80,8 @@ pub(crate) fn scroll_bar(app: &App, buf: &mut Buffer, r: Rect, first: usize, tot
     let thumb = (rows * rows / total).max(1);
     // Rows are few and totals bounded by memory: no overflow. The last position is reached only at the very end.
     let start = (rows - thumb) * first.min(total - rows) / (total - rows);
-    for row in 0..rows {
-        let on = (start..start + thumb).contains(&row);
-        put(
-            buf,
-            (r.right() - 1, r.y + row as u16),
-            1,
-            if on { "┃" } else { "│" },
-            if on { app.theme.text() } else { app.theme.dim() },
-        );
+    for row in start..start + thumb {
+        put(buf, (r.right() - 1, r.y + row as u16), 1, "┃", app.theme.text());
     }
 }
 

@@ -6,7 +6,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::paint::{put, put_right, scroll_bar, title};
+use super::paint::{put, put_all, put_right, scroll_bar, title};
 use crate::layout::Pane;
 use crate::state::App;
 use crate::text;
@@ -62,8 +62,10 @@ pub(super) fn draw(app: &App, buf: &mut Buffer) {
     let columns = Columns::new(r.width);
     heads(app, buf, r, &columns);
     let vcpus = &app.shown().vcpus;
-    // The sum and some facts stay in sight, however many vCPUs there are.
-    let below = (r.height / 3).max(2);
+    let facts = facts(app, &columns);
+    let fact_rows = flow(&facts, r.width.saturating_sub(1)).last().map_or(0, |at| at.1 + 1);
+    // The sum and the facts stay in sight, however many vCPUs there are.
+    let below = (fact_rows + 1).min((r.height / 2).max(2));
     let rows = usize::from(r.height.saturating_sub(1 + below)).min(vcpus.len());
     let first = app.rings_offset.min(vcpus.len() - rows);
     for (row, (index, gauge)) in vcpus.iter().enumerate().skip(first).take(rows).enumerate() {
@@ -73,7 +75,8 @@ pub(super) fn draw(app: &App, buf: &mut Buffer) {
     scroll_bar(app, buf, Rect { y: r.y + 1, height: rows as u16, ..r }, first, vcpus.len());
     let y = r.y + 1 + rows as u16;
     sum(app, buf, Rect { y, height: 1, ..r }, &columns);
-    facts(app, buf, Rect { y: y + 1, height: r.bottom().saturating_sub(y + 1), ..r }, &columns);
+    let rest = Rect { y: y + 1, height: r.bottom().saturating_sub(y + 1), ..r };
+    draw_facts(app, buf, rest, &facts);
 }
 
 fn heads(app: &App, buf: &mut Buffer, r: Rect, columns: &Columns) {
@@ -144,12 +147,15 @@ fn sum(app: &App, buf: &mut Buffer, r: Rect, columns: &Columns) {
     numbers(app, buf, (r.x + CPU + columns.bar + FILL, r.y), columns, app.vcpu_rates.sum(), &total(app));
 }
 
-/// Labels and values, flowing from line to line.
-fn facts(app: &App, buf: &mut Buffer, r: Rect, columns: &Columns) {
+/// A label, its value and how it looks.
+type Fact = (&'static str, String, Style);
+
+/// What there is to say besides the columns.
+fn facts(app: &App, columns: &Columns) -> Vec<Fact> {
     let theme = app.theme;
     let snapshot = app.shown();
     let sum = total(app);
-    let mut facts: Vec<(&str, String, Style)> = Vec::new();
+    let mut facts: Vec<Fact> = Vec::new();
     let policy = match app.info.policy {
         FullPolicy::Drop => "drop newest",
         FullPolicy::Overwrite => "overwrite oldest",
@@ -162,37 +168,46 @@ fn facts(app: &App, buf: &mut Buffer, r: Rect, columns: &Columns) {
     facts.push(("when full", policy.to_owned(), theme.text()));
     facts.push(("pauses", text::count(snapshot.pauses), theme.text()));
     if let Some(p) = &snapshot.last_pause {
-        facts.push(("last", text::duration(p.total()), theme.text()));
+        facts.push(("last pause", text::duration(p.total()), theme.text()));
         facts.push(("kick", text::duration(p.kick), theme.text()));
         facts.push(("work", text::duration(p.work), theme.text()));
         facts.push(("resume", text::duration(p.resume), theme.text()));
     }
     match &snapshot.file {
-        Some((path, bytes)) => {
-            facts.push(("file", format!("{} {}", path.display(), text::bytes(*bytes)), theme.traced()))
-        }
+        Some((path, bytes)) => facts.push((
+            "file",
+            text::sanitize(&format!("{} {}", path.display(), text::bytes(*bytes))).into_owned(),
+            theme.traced(),
+        )),
         None => facts.push(("file", "none (w)".to_owned(), theme.dim())),
     }
-    facts.push(("guest", app.info.guest.clone(), theme.text()));
-    facts.push(("host", app.info.host.clone(), theme.text()));
-    flow(app, buf, r, &facts);
+    facts.push(("guest", text::sanitize(&app.info.guest).into_owned(), theme.text()));
+    facts.push(("host", text::sanitize(&app.info.host).into_owned(), theme.text()));
+    facts
 }
 
-fn flow(app: &App, buf: &mut Buffer, r: Rect, facts: &[(&str, String, Style)]) {
-    let (mut x, mut y) = (0, r.y);
-    let width = r.width.saturating_sub(1);
-    for (label, value, style) in facts {
-        let value = text::fit(value, usize::from(width.saturating_sub(label.len() as u16 + 1)));
-        let needs = label.len() as u16 + 1 + text::width(&value) as u16;
-        if x > 0 && x + needs > width {
+/// Where each fact goes (column and line), from left to right and line to line.
+fn flow(facts: &[Fact], width: u16) -> Vec<(u16, u16)> {
+    let (mut x, mut y) = (0u16, 0u16);
+    let mut places = Vec::with_capacity(facts.len());
+    for (label, value, _) in facts {
+        let needs = (label.len() + 1 + text::width(value)).min(usize::from(width)) as u16;
+        if x > 0 && x.saturating_add(needs) > width {
             (x, y) = (0, y + 1);
         }
-        if y >= r.bottom() {
+        places.push((x, y));
+        x = x.saturating_add(needs + 2);
+    }
+    places
+}
+
+fn draw_facts(app: &App, buf: &mut Buffer, r: Rect, facts: &[Fact]) {
+    let width = r.width.saturating_sub(1);
+    for ((label, value, style), (x, y)) in facts.iter().zip(flow(facts, width)) {
+        if y >= r.height {
             return;
         }
-        x += put(buf, (r.x + x, y), width - x, label, app.theme.dim()) + 1;
-        x = x.min(width);
-        x += put(buf, (r.x + x, y), width - x, &value, *style) + 2;
-        x = x.min(width);
+        let pieces = [(*label, app.theme.dim()), (" ", *style), (value.as_str(), *style)];
+        put_all(buf, (r.x + x, r.y + y), width.saturating_sub(x), &pieces);
     }
 }

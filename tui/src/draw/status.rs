@@ -26,10 +26,10 @@ pub(super) fn header(app: &App, buf: &mut Buffer) {
     let uptime = format!(" {}", text::clock(snapshot.uptime));
     let traced = format!("  {}/{} traced", app.active, app.functions.len());
     let rate = text::rate(app.vcpu_rates.sum());
-    let rate = format!("  {}/s", if rate.is_empty() { "0" } else { &rate });
+    let rate = format!("  {} calls/s", if rate.is_empty() { "0" } else { &rate });
     let lost: u64 = snapshot.vcpus.iter().fold(0, |sum, v| sum.saturating_add(v.lost));
     let lost_text = format!("  lost {}", text::count(lost));
-    let frozen = if app.frozen.is_some() { "  FROZEN (f)" } else { "" };
+    let frozen = if app.frozen.is_some() { " FROZEN" } else { "" };
     let file = match &snapshot.file {
         Some((_, bytes)) => format!("  writing {}", text::bytes(*bytes)),
         None => String::new(),
@@ -38,11 +38,11 @@ pub(super) fn header(app: &App, buf: &mut Buffer) {
     let pieces: [(&str, Style); 9] = [
         ("exotrace  ", theme.heading()),
         (state, style),
+        (frozen, theme.warn()),
         (&uptime, theme.text()),
         (&traced, theme.text()),
         (&rate, theme.text()),
         (&lost_text, if lost > 0 { theme.bad() } else { theme.dim() }),
-        (frozen, theme.warn()),
         (&file, theme.traced()),
         (&guest, theme.dim()),
     ];
@@ -90,7 +90,7 @@ pub(super) fn status(app: &App, buf: &mut Buffer) -> Option<Position> {
         }
         Mode::Normal | Mode::ConsoleInput | Mode::Help(_) | Mode::Messages(_) | Mode::Details(_) => {}
     }
-    let Some(message) = app.log.last() else { return None };
+    let message = app.log.last()?;
     let columns = usize::from(r.width.saturating_sub(2));
     let lines = app.status_lines(columns);
     let cut = lines.len() > usize::from(r.height);

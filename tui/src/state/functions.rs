@@ -99,7 +99,7 @@ pub struct FunctionList {
     /// Indices of the functions shown, in order.
     view: Vec<u32>,
     /// The order's keys, kept for their memory.
-    keys: Vec<(u64, u32)>,
+    keys: Vec<(u64, u64, u32)>,
     /// Position of the selection in `view` (0 when the view is empty).
     cursor: usize,
     /// First row on the screen.
@@ -286,18 +286,19 @@ impl FunctionList {
         let descending = self.sort.highest_first() != self.reverse;
         self.keys.clear();
         for &i in &self.view {
-            let key = match self.sort {
-                // Thousandths of a call per second are fine enough; the cast saturates.
-                SortBy::Rate => (numbers.rate(i) * 1000.0) as u64,
-                SortBy::Total => numbers.total(i),
-                SortBy::Name => u64::from(self.name_rank[i as usize]),
-                SortBy::Address => self.infos[i as usize].addr.0,
+            let (key, second) = match self.sort {
+                // Thousandths of a call per second are fine enough; the cast saturates. Among equals (all that were
+                // switched off) totals keep the list from being shuffled.
+                SortBy::Rate => ((numbers.rate(i) * 1000.0) as u64, numbers.total(i)),
+                SortBy::Total => (numbers.total(i), 0),
+                SortBy::Name => (u64::from(self.name_rank[i as usize]), 0),
+                SortBy::Address => (self.infos[i as usize].addr.0, 0),
             };
-            self.keys.push((if descending { !key } else { key }, i));
+            self.keys.push(if descending { (!key, !second, i) } else { (key, second, i) });
         }
         self.keys.sort_unstable();
         self.view.clear();
-        self.view.extend(self.keys.iter().map(|k| k.1));
+        self.view.extend(self.keys.iter().map(|k| k.2));
     }
 
     /// Finds the selection again after the view has changed.

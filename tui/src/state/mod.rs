@@ -212,7 +212,7 @@ impl App {
         let Some(end) = &self.latest.ended else { return Vec::new() };
         let file = if self.latest.file.is_some() { "w completes the file, " } else { "" };
         let what =
-            format!("GUEST ENDED: {}. All that was recorded can be looked at; {file}q quits.", messages::end_text(end));
+            format!("GUEST ENDED: {}. You can still look at everything; {file}q quits.", messages::end_text(end));
         text::wrap(&what, columns)
     }
 
