@@ -8,7 +8,10 @@ use exotrace_patcher::machine::MemoryError;
 use exotrace_trace::ids::{Gpa, Gva, VcpuId};
 use kvm_bindings::{kvm_regs, kvm_segment, kvm_sregs};
 
-use crate::layout::{GDT_LIMIT, IDT_LIMIT, LARGE_PAGE, PAGE, TSS_LIMIT, TSS_RSP0, TSS_STRIDE, boot_info};
+use crate::layout::{
+    GDT_LIMIT, IDT_LIMIT, IO_BITMAP_BYTES, IO_BITMAP_GPA, LARGE_PAGE, PAGE, TSS_BYTES, TSS_IO_BASE, TSS_RSP0,
+    TSS_STRIDE, boot_info,
+};
 use crate::memory::Ram;
 
 /// Present, writable, user.
@@ -39,7 +42,9 @@ pub(crate) struct BootFacts<'a> {
 const _: () = {
     assert!(abi::PAGE_TABLES_GPA + 3 * PAGE <= abi::GDT_GPA);
     assert!(abi::BOOT_INFO_GPA + boot_info::CMDLINE + abi::CMDLINE_BYTES <= abi::TSS_GPA);
-    assert!(abi::TSS_GPA + abi::MAX_CPUS * TSS_STRIDE <= abi::ENTRY_STACK_GPA);
+    assert!(TSS_BYTES <= TSS_STRIDE);
+    assert!(tss(abi::MAX_CPUS) <= IO_BITMAP_GPA);
+    assert!(IO_BITMAP_GPA + IO_BITMAP_BYTES <= abi::ENTRY_STACK_GPA);
     assert!(abi::ENTRY_STACK_GPA + abi::MAX_CPUS * PAGE <= abi::IMAGE_GPA);
     assert!(abi::PERCPU_GPA + abi::MAX_CPUS * abi::PERCPU_STRIDE <= abi::FREE_GPA);
 };
@@ -48,13 +53,29 @@ const fn gva(gpa: u64) -> u64 {
     gpa + abi::VIRT_OFFSET
 }
 
+/// GPA of a vCPU's TSS.
+const fn tss(n: u64) -> u64 {
+    abi::TSS_GPA + n * TSS_STRIDE
+}
+
+/// Where the shared I/O permission bitmap begins, counted from a vCPU's TSS.
+const fn io_base(n: u64) -> u16 {
+    (IO_BITMAP_GPA - tss(n)) as u16
+}
+
+/// Limit of a vCPU's TSS: up to and with the bitmap.
+const fn tss_limit(n: u64) -> u32 {
+    (io_base(n) as u64 + IO_BITMAP_BYTES - 1) as u32
+}
+
 /// Writes page tables, GDT, TSSes and boot information.
 pub(crate) fn write_boot(ram: &Ram, facts: &BootFacts<'_>) -> Result<(), MemoryError> {
     write_page_tables(ram)?;
     write_gdt(ram)?;
     for n in 0..u64::from(facts.vcpus) {
         let rsp0 = gva(abi::ENTRY_STACK_GPA + (n + 1) * PAGE);
-        put64(ram, abi::TSS_GPA + n * TSS_STRIDE + TSS_RSP0, rsp0)?;
+        put64(ram, tss(n) + TSS_RSP0, rsp0)?;
+        ram.write(Gpa(tss(n) + TSS_IO_BASE), &io_base(n).to_le_bytes())?;
     }
     let info = |offset: u64| Gpa(abi::BOOT_INFO_GPA + offset);
     for (offset, value) in [
@@ -87,8 +108,9 @@ fn write_page_tables(ram: &Ram) -> Result<(), MemoryError> {
 }
 
 fn write_gdt(ram: &Ram) -> Result<(), MemoryError> {
-    let tss = gva(abi::TSS_GPA);
-    let tss_low = u64::from(TSS_LIMIT) | (tss & 0xff_ffff) << 16 | 0x8b << 40 | (tss >> 24 & 0xff) << 56;
+    let base = gva(tss(0));
+    let limit = u64::from(tss_limit(0));
+    let tss_low = limit & 0xffff | (base & 0xff_ffff) << 16 | 0x8b << 40 | (base >> 24 & 0xff) << 56;
     for (selector, descriptor) in [
         (abi::SEL_CODE0, 0x00af_9b00_0000_ffff),
         (abi::SEL_DATA0, 0x00cf_9300_0000_ffff),
@@ -96,7 +118,7 @@ fn write_gdt(ram: &Ram) -> Result<(), MemoryError> {
         (abi::SEL_CODE3 & !3, 0x00af_fb00_0000_ffff),
         // vCPU 0's; every vCPU's task register is loaded with its own base, whatever the descriptor says.
         (abi::SEL_TSS, tss_low),
-        (abi::SEL_TSS + 8, tss >> 32),
+        (abi::SEL_TSS + 8, base >> 32),
     ] {
         put64(ram, abi::GDT_GPA + selector, descriptor)?;
     }
@@ -130,8 +152,8 @@ pub(crate) fn set_sregs(s: &mut kvm_sregs, vcpu: VcpuId, cpl: u8) {
     (s.ss, s.ds, s.es, s.fs, s.gs) = (data, data, data, data, data);
     s.gs.base = gva(abi::PERCPU_GPA + n * abi::PERCPU_STRIDE);
     s.tr = kvm_segment {
-        base: gva(abi::TSS_GPA + n * TSS_STRIDE),
-        limit: TSS_LIMIT,
+        base: gva(tss(n)),
+        limit: tss_limit(n),
         selector: abi::SEL_TSS as u16,
         type_: 0xb,
         present: 1,
@@ -197,6 +219,8 @@ mod tests {
     #[test]
     fn entry_stacks_end_where_their_pages_do() {
         let ram = booted();
+        let last = get64(&ram, tss(15) + TSS_IO_BASE) & 0xffff;
+        assert_eq!(tss(15) + last, IO_BITMAP_GPA);
         let rsp0 = get64(&ram, abi::TSS_GPA + 15 * TSS_STRIDE + 4);
         assert_eq!(rsp0, abi::ENTRY_STACK_GPA + 16 * PAGE + abi::VIRT_OFFSET);
     }

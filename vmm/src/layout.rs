@@ -22,8 +22,15 @@ pub(crate) const KVM_IDENTITY_MAP_ADDRESS: u64 = 0xfffb_c000;
 
 /// Distance between the TSSes of two vCPUs.
 pub(crate) const TSS_STRIDE: u64 = 256;
-/// Limit of a 64-bit TSS without an I/O permission bitmap.
-pub(crate) const TSS_LIMIT: u32 = 0x67;
+/// Size of a 64-bit TSS without an I/O permission bitmap.
+pub(crate) const TSS_BYTES: u64 = 0x68;
+/// Offset of the u16 that says where the I/O permission bitmap begins, counted from the TSS.
+pub(crate) const TSS_IO_BASE: u64 = 0x66;
+/// GPA of the I/O permission bitmap that all TSSes share: all zero, so that a CPL 3 kernel may use every port. IOPL
+/// would do the same, but a PVM host does not keep it.
+pub(crate) const IO_BITMAP_GPA: u64 = 0xd000;
+/// One bit a port, and the byte after the last that processors look at as well.
+pub(crate) const IO_BITMAP_BYTES: u64 = 65536 / 8 + 1;
 /// Offset of RSP0 in a 64-bit TSS.
 pub(crate) const TSS_RSP0: u64 = 4;
 /// Limit of the GDT: up to and with the 16-byte TSS descriptor at 0x40.
