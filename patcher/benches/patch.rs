@@ -71,12 +71,17 @@ fn patching(image: &KernelImage, sites: &Arc<SiteTable>) {
         text.commit(&plan);
     }
     println!("plan {SITES} sites: {:.2?} (while the guest runs)", median(plans));
+    let best = cold.iter().min().copied().unwrap_or_default();
     let total = median(cold);
     println!(
-        "verify {:.2?} + write {:.2?} = {total:.2?} for {SITES} sites, cold; limit {LIMIT:.0?}: {}",
+        "verify {:.2?} + write {:.2?}; both {total:.2?} for {SITES} sites, cold; best {best:.2?}; limit {LIMIT:.0?}: {}",
         median(verify),
         median(write),
-        if total <= LIMIT { "kept" } else { "MISSED" }
+        match (total <= LIMIT, best <= LIMIT) {
+            (true, _) => "kept",
+            (false, true) => "MISSED, but not in the best round: is the machine busy with other things?",
+            (false, false) => "MISSED",
+        }
     );
 }
 

@@ -10,7 +10,7 @@ use exotrace_trace::ids::{Gpa, Gva, SiteId};
 
 use crate::image::{HexBytes, SITE_BYTES};
 use crate::machine::{GuestRead, MemoryError, Stopped};
-use crate::plan::{Outcome, Patch, Plan};
+use crate::plan::{Patch, Plan, Tally};
 
 /// Sites that a refusal names; the rest is counted.
 pub const NAMED_AT_MOST: usize = 8;
@@ -141,15 +141,8 @@ pub fn apply<S: Stopped + ?Sized>(plan: &Plan, stopped: &mut S) -> Result<Applie
     verify(plan, stopped)?;
     let verified = Instant::now();
     write(plan, stopped)?;
-    let mut applied = Applied { verify: verified - began, write: verified.elapsed(), ..Applied::default() };
-    for (_, outcome) in plan.outcomes() {
-        match outcome {
-            Outcome::Patched => applied.patched += 1,
-            Outcome::Unchanged => applied.unchanged += 1,
-            Outcome::Skipped(_) => applied.skipped += 1,
-        }
-    }
-    Ok(applied)
+    let Tally { patched, unchanged, skipped } = plan.tally();
+    Ok(Applied { patched, unchanged, skipped, verify: verified - began, write: verified.elapsed() })
 }
 
 /// Checks a plan against guest memory without writing anything.

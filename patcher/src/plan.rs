@@ -124,6 +124,18 @@ pub struct Plan {
     patches: Vec<Patch>,
     /// Sorted by site.
     outcomes: Vec<(SiteId, SiteState, Outcome)>,
+    tally: Tally,
+}
+
+/// How many sites of a plan have which outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// See [`Outcome::Patched`].
+    pub patched: usize,
+    /// See [`Outcome::Unchanged`].
+    pub unchanged: usize,
+    /// See [`Outcome::Skipped`].
+    pub skipped: usize,
 }
 
 impl Plan {
@@ -136,6 +148,12 @@ impl Plan {
     /// What becomes of each site that was asked for, sorted by site.
     pub fn outcomes(&self) -> impl ExactSizeIterator<Item = (SiteId, Outcome)> + '_ {
         self.outcomes.iter().map(|&(id, _, o)| (id, o))
+    }
+
+    /// The outcomes, counted (when the plan was made: the pause is no time for counting).
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        self.tally
     }
 
     /// Nothing to write.
@@ -209,7 +227,8 @@ impl Text {
     /// # Errors
     /// When a trampoline is out of a site's reach or a site doesn't exist; then there is no plan at all.
     pub fn plan(&self, wanted: impl IntoIterator<Item = (SiteId, SiteState)>) -> Result<Plan, PlanError> {
-        let mut plan = Plan { sites: Arc::clone(&self.sites), patches: Vec::new(), outcomes: Vec::new() };
+        let mut plan =
+            Plan { sites: Arc::clone(&self.sites), patches: Vec::new(), outcomes: Vec::new(), tally: Tally::default() };
         for (site, state) in last_wishes(wanted) {
             let (info, at) = match (self.sites.get(site), self.at.get(site.index())) {
                 (Some(info), Some(at)) => (info, at),
@@ -231,6 +250,11 @@ impl Text {
                     }
                 }
             };
+            match outcome {
+                Outcome::Patched => plan.tally.patched += 1,
+                Outcome::Unchanged => plan.tally.unchanged += 1,
+                Outcome::Skipped(_) => plan.tally.skipped += 1,
+            }
             plan.outcomes.push((site, state, outcome));
         }
         plan.patches.sort_by_key(|p| p.gpa);

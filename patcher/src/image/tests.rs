@@ -5,7 +5,7 @@ use exotrace_trace::ids::SiteId;
 use proptest::prelude::*;
 
 use super::*;
-use crate::mock::{ElfImage, FENTRY_OFFSET, linux_like};
+use crate::mock::{ElfImage, FENTRY_OFFSET, Placed, check_image, linux_like};
 use crate::plan::NOP;
 
 const GVA: u64 = 0xffff_ffff_8100_0000;
@@ -199,35 +199,15 @@ fn a_compiled_image_decodes() {
     assert_eq!(image.symbols().resolve(image.entry()).unwrap().0.name, "_start");
 }
 
-/// Whatever a file says, decoding ends without a panic, and what it yields is consistent.
-fn survives(bytes: Vec<u8>) {
-    let Ok(image) = KernelImage::from_elf(bytes) else { return };
-    let sites = SiteTable::build(&image);
-    let mut end = 0;
-    for (id, site) in sites.patchable() {
-        assert!(site.addr.0 >= end, "sites overlap");
-        end = site.addr.0 + SITE_BYTES as u64;
-        assert_eq!(sites.by_ip(end as u32), Some(id));
-        assert_eq!(image.bytes_at(site.addr, SITE_BYTES).unwrap(), site.original);
-        assert!(image.gpa_of(site.addr).is_some());
-    }
-    for segment in image.segments() {
-        assert!(image.bytes_of(segment).len() as u64 <= segment.mem_size);
-    }
-    for symbol in image.symbols().iter() {
-        assert!(symbol.name.bytes().all(|b| b.is_ascii_graphic()));
-    }
-}
-
 #[test]
 fn every_truncation_survives() {
     let small = linux_like(GVA, GPA, 3, 16).to_bytes();
     for len in 0..small.len() {
-        survives(small[..len].to_vec());
+        check_image(small[..len].to_vec());
     }
     let real = compiled();
     for len in (0..real.len()).step_by(97) {
-        survives(real[..len].to_vec());
+        check_image(real[..len].to_vec());
     }
 }
 
@@ -249,14 +229,14 @@ proptest! {
     fn mutations_survive(changes in proptest::collection::vec((any::<usize>(), any::<u8>(), value()), 1..12)) {
         let mut bytes = linux_like(GVA, GPA, 5, 16).to_bytes();
         mutate(&mut bytes, &changes);
-        survives(bytes);
+        check_image(bytes);
     }
 
     #[test]
     fn mutated_headers_survive(changes in proptest::collection::vec((0usize..120, any::<u8>(), value()), 1..4)) {
         let mut bytes = linux_like(GVA, GPA, 5, 16).to_bytes();
         mutate(&mut bytes, &changes);
-        survives(bytes);
+        check_image(bytes);
     }
 
     #[test]
@@ -266,7 +246,7 @@ proptest! {
         let mut bytes = linux_like(GVA, GPA, 5, 16).to_bytes();
         let headers = bytes.len() - 6 * 64;
         mutate(&mut bytes[headers..], &changes);
-        survives(bytes);
+        check_image(bytes);
     }
 }
 
@@ -274,12 +254,7 @@ proptest! {
 fn hostile_names_cost_little() {
     // A million symbols that share one string of a megabyte without an end.
     let mut elf = linux_like(GVA, GPA, 1, 16);
-    elf.symbols.extend((0..200_000).map(|n| crate::mock::Placed {
-        name: String::new(),
-        addr: GVA + n,
-        size: 1,
-        kind: 2,
-    }));
+    elf.symbols.extend((0..200_000).map(|n| Placed { name: String::new(), addr: GVA + n, size: 1, kind: 2 }));
     elf.symbol(&"x".repeat(1 << 20), GVA, 1, 2);
     let mut bytes = elf.to_bytes();
     let string = bytes.windows(64).position(|w| w == [b'x'; 64]).unwrap();

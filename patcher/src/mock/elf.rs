@@ -1,5 +1,7 @@
 //! ELF images made to measure: a linked kernel, as far as a decoder cares, with every number under the test's control.
 
+use crate::image::{KernelImage, SITE_BYTES, SiteTable};
+
 /// Where [`linux_like`] puts `__fentry__`, from the start of its text.
 pub const FENTRY_OFFSET: u64 = 0x40;
 /// Text begins at this offset in the file.
@@ -55,6 +57,31 @@ pub fn linux_like(gva: u64, gpa: u64, functions: usize, stride: usize) -> ElfIma
     }
     image.mcount = Some(mcount);
     image
+}
+
+/// Decodes any bytes as an image and checks that what comes out, if anything does, is consistent. Shared by the tests
+/// and the fuzz target.
+///
+/// # Panics
+/// When it isn't.
+pub fn check_image(bytes: Vec<u8>) {
+    let Ok(image) = KernelImage::from_elf(bytes) else { return };
+    let sites = SiteTable::build(&image);
+    let mut end = 0;
+    for (id, site) in sites.patchable() {
+        assert!(site.addr.0 >= end, "sites overlap");
+        end = site.addr.0 + SITE_BYTES as u64;
+        assert_eq!(sites.by_ip(end as u32), Some(id), "site {id} isn't found by its ip");
+        assert_eq!(image.bytes_at(site.addr, SITE_BYTES), Some(&site.original[..]));
+        assert!(image.gpa_of(site.addr).is_some(), "a site outside guest memory");
+    }
+    for segment in image.segments() {
+        assert!(image.bytes_of(segment).len() as u64 <= segment.mem_size);
+    }
+    for symbol in image.symbols().iter() {
+        assert!(symbol.name.bytes().all(|b| b.is_ascii_graphic()), "an unprintable name");
+        let _ = image.symbols().resolve(symbol.addr);
+    }
 }
 
 impl ElfImage {

@@ -4,6 +4,6 @@ mod elf;
 mod machine;
 mod tables;
 
-pub use elf::{ElfImage, FENTRY_OFFSET, Placed, linux_like};
+pub use elf::{ElfImage, FENTRY_OFFSET, Placed, check_image, linux_like};
 pub use machine::{InjectedMemory, MockMachine, MockStopped};
 pub use tables::{TableBuilder, flags};
