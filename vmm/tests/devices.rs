@@ -241,6 +241,8 @@ fn typed_bytes_arrive_in_order_with_an_interrupt() {
         a.mov(edx, 0x3f9).unwrap();
         a.mov(al, 1).unwrap();
         a.out(dx, al).unwrap();
+        // An interrupt that is handled right before PORT_IDLE wakes nobody: the tick does.
+        out(a, abi::PORT_TIMER, 5000);
         out(a, abi::PORT_MARK, 1);
         a.set_label(&mut sleep).unwrap();
         out(a, abi::PORT_IDLE, 0);
@@ -258,9 +260,11 @@ fn typed_bytes_arrive_in_order_with_an_interrupt() {
         a.set_label(&mut quit).unwrap();
         out(a, abi::PORT_EXIT, abi::EXIT_POWEROFF);
         counting_handler(a, labels, 0);
+        counting_handler(a, labels, 1);
     });
     let vm = vm(&g, 1);
     set_gate(&vm, abi::VEC_SERIAL, g.labels[0], 0);
+    set_gate(&vm, abi::VEC_TIMER, g.labels[1], 0);
     vm.start().unwrap();
     let rx = vm.events();
     while rx.recv_timeout(LONG).unwrap() != mark(0, 1) {}
