@@ -1,5 +1,6 @@
 //! The search for free guest addresses.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use exotrace_trace::ids::Gva;
@@ -37,14 +38,55 @@ pub(super) fn code_range<M: GuestRead + ?Sized>(
     let above = (0..STEPS as u64).map(|n| up.wrapping_add(n * STEP));
     let below = (1..STEPS as u64).map(|n| (ask.text.start.0 & !(STEP - 1)).wrapping_sub(n * STEP));
     let candidates: Vec<Gva> = above.chain(below).map(Gva).filter(|&c| in_reach(ask, c)).collect();
+    let mut map = FreeMap { overlay, spaces, user: ask.user, known: HashMap::new() };
     // First those under a top-level entry that exists; only then, if there is no other way, a new one.
-    for shared in [true, false] {
-        let fits = |c: &&Gva| spaces.iter().all(|p| is_hole(overlay, p, **c, ask, shared));
-        if let Some(found) = candidates.iter().find(fits) {
+    for least in [Free::Shared, Free::Alone] {
+        if let Some(found) = candidates.iter().find(|c| map.is_hole(**c, ask.len, least)) {
             return Ok(*found);
         }
     }
     Err(InjectError::NoRoomForCode { len: ask.len, text: ask.text.start })
+}
+
+/// How free 2 MiB of address space are, in all address spaces together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Free {
+    /// In use.
+    No,
+    /// Free, but a new top-level entry would be needed.
+    Alone,
+    /// Free, under a top-level entry that exists.
+    Shared,
+}
+
+/// What is known of the address space: each page is looked up once, however the guest has scattered its mappings.
+struct FreeMap<'a, M: ?Sized> {
+    overlay: &'a Overlay<'a, M>,
+    spaces: &'a [Paging],
+    user: bool,
+    known: HashMap<u64, Free>,
+}
+
+impl<M: GuestRead + ?Sized> FreeMap<'_, M> {
+    fn free(&mut self, at: u64) -> Free {
+        let (overlay, user) = (self.overlay, self.user);
+        let look = |paging: &Paging| match (overlay.is_free(paging, Gva(at), 2, user), overlay.has_top(paging, Gva(at)))
+        {
+            (false, _) => Free::No,
+            (true, false) => Free::Alone,
+            (true, true) => Free::Shared,
+        };
+        let spaces = self.spaces;
+        *self.known.entry(at).or_insert_with(|| spaces.iter().map(look).min().unwrap_or(Free::No))
+    }
+
+    /// Whether there is room for `len` bytes, and 2 MiB of nothing before and behind.
+    fn is_hole(&mut self, code: Gva, len: u64, least: Free) -> bool {
+        let (Some(from), Some(to)) = (code.0.checked_sub(STEP), code.0.checked_add(len + STEP)) else {
+            return false;
+        };
+        (from..to).step_by(STEP as usize).all(|at| self.free(at) >= least)
+    }
 }
 
 /// Whether every site reaches the code area at an address and every slot fits a sign-extended disp32.
@@ -59,22 +101,6 @@ fn in_reach(ask: &Ask<'_>, code: Gva) -> bool {
     [ask.text.start, last_site].iter().all(|&s| reach(s, code.0) && reach(s, code.0 + STEP))
         && is_disp32(code.0)
         && is_disp32(end - 1)
-}
-
-fn is_hole<M: GuestRead + ?Sized>(
-    overlay: &Overlay<'_, M>,
-    paging: &Paging,
-    code: Gva,
-    ask: &Ask<'_>,
-    shared: bool,
-) -> bool {
-    let (Some(from), Some(to)) = (code.0.checked_sub(STEP), code.0.checked_add(ask.len + STEP)) else {
-        return false;
-    };
-    (from..to).step_by(STEP as usize).all(|a| {
-        let gva = Gva(a);
-        overlay.is_free(paging, gva, 2, ask.user) && (!shared || overlay.has_top(paging, gva))
-    })
 }
 
 /// Finds a distance from the GS bases at which every vCPU has a free page.
