@@ -1,8 +1,10 @@
 //! The function list: which functions are shown, in which order, and which one is selected.
 //!
 //! The list may have 50,000 rows and its keys change all the time, so the order is refreshed a few times a second, not
-//! per frame, and a filter that only got longer looks at what the shorter one let through. The selection is a function,
-//! not a row: it stays what it was when the order changes, and on the screen row where it was if there is one.
+//! per frame, and a filter that only got longer looks at what the shorter one let through. Nothing moves
+//! under the user's hand: for a while after a key or click the order stands, and the selection stays with its function
+//! as long as that is on the screen (a function that was just switched off sinks by thousands of rows; following it there
+//! would tear the list away).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +17,8 @@ use super::rates::RateWindow;
 
 /// How long an order stands before it is refreshed.
 const RESORT: Duration = Duration::from_millis(500);
+/// How long it stands after the user has touched the list.
+const HANDS_ON: Duration = Duration::from_millis(2000);
 
 /// What the list is ordered by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +112,10 @@ pub struct FunctionList {
     chosen: bool,
     rows: usize,
     sorted_at: Option<Duration>,
+    /// The user has touched the list since the last refresh was asked for.
+    touched: bool,
+    /// Until when the order stands because of that.
+    hands_on_until: Duration,
 }
 
 impl FunctionList {
@@ -136,6 +144,8 @@ impl FunctionList {
             chosen: false,
             rows: 1,
             sorted_at: None,
+            touched: false,
+            hands_on_until: Duration::ZERO,
         }
     }
 
@@ -247,20 +257,39 @@ impl FunctionList {
 
     /// Refreshes the order if it is due.
     pub fn refresh(&mut self, now: Duration, numbers: Numbers<'_>) {
-        if self.sorted_at.is_some_and(|t| now.saturating_sub(t) < RESORT) {
+        if std::mem::take(&mut self.touched) {
+            self.hands_on_until = now + HANDS_ON;
+        }
+        if now < self.hands_on_until || self.sorted_at.is_some_and(|t| now.saturating_sub(t) < RESORT) {
             return;
         }
         self.sorted_at = Some(now);
+        let selected = self.selected();
         if self.only_traced {
-            self.refilter(true, numbers);
-        } else if self.sort.highest_first() {
-            self.resort(numbers);
+            self.collect(true, numbers);
+        } else if !self.sort.highest_first() {
+            return;
         }
+        self.arrange(numbers);
+        if !self.chosen {
+            (self.cursor, self.offset) = (0, 0);
+        }
+        let mut screen = self.view.iter().skip(self.offset).take(self.rows);
+        if let Some(row) = screen.position(|i| Some(*i) == selected).filter(|_| self.chosen) {
+            self.cursor = self.offset + row;
+        }
+        self.clamp();
     }
 
     fn refilter(&mut self, from_all: bool, numbers: Numbers<'_>) {
         let selected = self.selected();
-        let row = self.cursor.saturating_sub(self.offset);
+        self.collect(from_all, numbers);
+        self.arrange(numbers);
+        self.reselect(selected);
+    }
+
+    /// Keeps what passes the filter, of everything or of what is shown.
+    fn collect(&mut self, from_all: bool, numbers: Numbers<'_>) {
         if from_all {
             self.view.clear();
             self.view.extend(0..self.infos.len() as u32);
@@ -271,15 +300,12 @@ impl FunctionList {
                 (!only_traced || numbers.active(i)) && infos.get(i as usize).is_some_and(|f| filter.matches(&f.name))
             });
         }
-        self.arrange(numbers);
-        self.reselect(selected, row);
     }
 
     fn resort(&mut self, numbers: Numbers<'_>) {
         let selected = self.selected();
-        let row = self.cursor.saturating_sub(self.offset);
         self.arrange(numbers);
-        self.reselect(selected, row);
+        self.reselect(selected);
     }
 
     fn arrange(&mut self, numbers: Numbers<'_>) {
@@ -301,21 +327,12 @@ impl FunctionList {
         self.view.extend(self.keys.iter().map(|k| k.2));
     }
 
-    /// Finds the selection again after the view has changed.
-    fn reselect(&mut self, selected: Option<u32>, row: usize) {
+    /// Finds the selection again after the user has changed the view, and scrolls to it on its former row.
+    fn reselect(&mut self, selected: Option<u32>) {
+        let row = self.cursor.saturating_sub(self.offset);
         let found = selected.filter(|_| self.chosen).and_then(|s| self.view.iter().position(|i| *i == s));
-        match found {
-            Some(at) if self.offset == 0 && at < self.rows => self.cursor = at,
-            Some(at) => {
-                self.cursor = at;
-                self.offset = at.saturating_sub(row);
-            }
-            None => {
-                self.cursor = 0;
-                self.offset = 0;
-                self.chosen = false;
-            }
-        }
+        (self.cursor, self.offset) = found.map_or((0, 0), |at| (at, at.saturating_sub(row)));
+        self.chosen = found.is_some();
         self.clamp();
     }
 
@@ -334,13 +351,14 @@ impl FunctionList {
     /// Selects a position of the view, if there is one.
     pub fn select(&mut self, position: usize) {
         self.cursor = position;
-        self.chosen = true;
+        self.choose();
         self.clamp();
     }
 
     /// Makes the selection the user's own, so that it no longer follows the top of the list.
     pub fn choose(&mut self) {
         self.chosen = true;
+        self.touched = true;
     }
 
     /// Moves the selection.
@@ -351,8 +369,9 @@ impl FunctionList {
 
     /// To the top, where the selection follows whatever comes first.
     pub fn home(&mut self) {
-        self.select(0);
-        self.chosen = false;
+        (self.cursor, self.offset) = (0, 0);
+        (self.chosen, self.touched) = (false, false);
+        self.hands_on_until = Duration::ZERO;
     }
 
     /// To the bottom.
@@ -370,6 +389,7 @@ impl FunctionList {
             self.cursor = kept;
             self.chosen = true;
         }
+        self.touched = true;
     }
 }
 
@@ -422,20 +442,40 @@ mod tests {
     }
 
     #[test]
-    fn a_chosen_selection_survives_reordering_and_an_unchosen_one_follows_the_top() {
+    fn a_chosen_selection_survives_what_the_user_does_and_an_unchosen_one_follows_the_top() {
         let mut l = list(&["a", "b", "c", "d"]);
         l.prepare(2);
-        let rates = RateWindow::default();
-        let (one, two) = (counts(&[4, 3, 2, 1]), counts(&[1, 2, 3, 4]));
-        l.sort_by(SortBy::Total, Numbers { snapshot: &one, rates: &rates });
+        let (one, rates) = (counts(&[4, 3, 2, 1]), RateWindow::default());
+        let n = Numbers { snapshot: &one, rates: &rates };
+        l.sort_by(SortBy::Total, n);
         assert_eq!(l.selected(), Some(0));
-        l.reverse(Numbers { snapshot: &one, rates: &rates });
+        l.reverse(n);
         assert_eq!(l.selected(), Some(3), "not chosen: the first");
         l.choose();
-        l.refresh(Duration::ZERO, Numbers { snapshot: &two, rates: &rates });
+        l.reverse(n);
         assert_eq!(l.selected(), Some(3), "chosen: the same function");
         let (cursor, offset) = l.position();
         assert!((offset..offset + 2).contains(&cursor));
+    }
+
+    #[test]
+    fn the_order_stands_while_the_user_is_at_it_and_the_screen_does_not_jump() {
+        let mut l = list(&["a", "b", "c", "d"]);
+        l.prepare(2);
+        let rates = RateWindow::default();
+        let (one, two, three) = (counts(&[4, 3, 2, 1]), counts(&[3, 4, 2, 1]), counts(&[3, 0, 2, 1]));
+        let numbers = |snapshot| Numbers { snapshot, rates: &rates };
+        let second = Duration::from_secs;
+        l.sort_by(SortBy::Total, numbers(&one));
+        l.step(1);
+        l.refresh(second(1), numbers(&two));
+        assert_eq!(shown(&l), ["a", "b", "c", "d"], "hands on");
+        l.refresh(second(4), numbers(&two));
+        assert_eq!(shown(&l), ["b", "a", "c", "d"]);
+        assert_eq!((l.selected(), l.position()), (Some(1), (0, 0)), "still on the screen: followed");
+        l.refresh(second(5), numbers(&three));
+        assert_eq!(shown(&l), ["a", "c", "d", "b"]);
+        assert_eq!((l.selected(), l.position()), (Some(0), (0, 0)), "gone from the screen: not followed");
     }
 
     #[test]

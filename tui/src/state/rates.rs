@@ -88,6 +88,18 @@ mod tests {
     }
 
     #[test]
+    fn after_a_reset_only_what_follows_counts() {
+        let mut w = RateWindow::default();
+        w.push(ms(0), &[0]);
+        w.push(ms(500), &[500]);
+        w.reset();
+        assert_eq!(w.get(0), 1000.0, "the old rate stays until there is a new one");
+        w.push(ms(5000), &[1_000_000]);
+        w.push(ms(5200), &[1_000_020]);
+        assert_eq!(w.get(0), 100.0);
+    }
+
+    #[test]
     fn counters_that_shrink_or_change_number_do_no_harm() {
         let mut w = RateWindow::default();
         w.push(ms(0), &[100, 100]);
