@@ -53,8 +53,6 @@ pub const VEC_TIMER: u64 = 0x20;
 pub const VEC_IPI: u64 = 0x21;
 /// Vector of the serial port (COM1, IRQ 4).
 pub const VEC_SERIAL: u64 = 0x24;
-/// Software interrupt (DPL 3) with which a CPL 3 kernel asks its CPL 0 stub for what only CPL 0 may do.
-pub const VEC_CPL0_CALL: u64 = 0x80;
 
 /// COM1.
 pub const PORT_SERIAL: u16 = 0x3f8;

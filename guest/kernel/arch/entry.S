@@ -102,6 +102,9 @@ nmi_handler:
 	.type fault_entry, @function
 fault_entry:
 	push %rax
+	lea cpl0_call_site(%rip), %rax
+	cmp 24(%rsp), %rax
+	je cpl0_stub
 	mov %cr2, %rax
 	mov %rax, %gs:pcpu_fault_cr2
 	testb $3, 32(%rsp)
@@ -173,20 +176,25 @@ fault_stubs:
 	.set i, i + 1
 	.endr
 
-	/* What only CPL 0 may do; eax = 1: halt for good, 2: triple fault. */
+	/*
+	 * The way down to CPL 0: an invalid instruction at a place that fault_entry knows (a PVM host has no `int n`).
+	 * edi = 1: halt for good, 2: triple fault. It doesn't return.
+	 */
 	.text
 	.balign 16
-	.globl cpl0_stub
+	.globl cpl0_call
+	.type cpl0_call, @function
+cpl0_call:
+cpl0_call_site:
+	ud2
+	.size cpl0_call, . - cpl0_call
+
 	.type cpl0_stub, @function
 cpl0_stub:
-	cmp $1, %eax
-	je cpl0_do_hang
-	cmp $2, %eax
-	je cpl0_do_triple_fault
-	iretq
+	cmp $1, %edi
+	jne cpl0_do_triple_fault
 	.size cpl0_stub, . - cpl0_stub
 
-	.globl cpl0_do_hang
 	.type cpl0_do_hang, @function
 cpl0_do_hang:
 	cli
@@ -194,7 +202,6 @@ cpl0_do_hang:
 	jmp 1b
 	.size cpl0_do_hang, . - cpl0_do_hang
 
-	.globl cpl0_do_triple_fault
 	.type cpl0_do_triple_fault, @function
 cpl0_do_triple_fault:
 	lidt empty_idt(%rip)

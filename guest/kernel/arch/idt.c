@@ -13,12 +13,10 @@ void irq_timer(void);
 void irq_ipi(void);
 void irq_serial(void);
 void nmi_stub(void);
-void cpl0_stub(void);
-void cpl0_do_hang(void) __noreturn;
-void cpl0_do_triple_fault(void) __noreturn;
+void cpl0_call(u32 what) __noreturn;
 void do_fault(struct pt_regs *regs);
 
-static void set_gate(u32 vector, u64 handler, u32 dpl)
+static void set_gate(u32 vector, u64 handler)
 {
 	TRACED;
 	struct idt_gate *g = (struct idt_gate *)(EXO_IDT_GPA + EXO_VIRT_OFFSET) + vector;
@@ -26,7 +24,7 @@ static void set_gate(u32 vector, u64 handler, u32 dpl)
 	g->lo = (u16)handler;
 	g->sel = EXO_SEL_CODE0;
 	g->ist = 0;
-	g->type = (u8)(0x8e | (dpl << 5));
+	g->type = 0x8e;
 	g->mid = (u16)(handler >> 16);
 	g->hi = (u32)(handler >> 32);
 	g->zero = 0;
@@ -36,12 +34,11 @@ void idt_init(void)
 {
 	TRACED;
 	for (u32 i = 0; i < 32; i++)
-		set_gate(i, fault_stubs[i], 0);
-	set_gate(2, (u64)nmi_stub, 0);
-	set_gate(EXO_VEC_TIMER, (u64)irq_timer, 0);
-	set_gate(EXO_VEC_IPI, (u64)irq_ipi, 0);
-	set_gate(EXO_VEC_SERIAL, (u64)irq_serial, 0);
-	set_gate(EXO_VEC_CPL0_CALL, (u64)cpl0_stub, 3);
+		set_gate(i, fault_stubs[i]);
+	set_gate(2, (u64)nmi_stub);
+	set_gate(EXO_VEC_TIMER, (u64)irq_timer);
+	set_gate(EXO_VEC_IPI, (u64)irq_ipi);
+	set_gate(EXO_VEC_SERIAL, (u64)irq_serial);
 }
 
 static const char *fault_name(u64 vector)
@@ -67,16 +64,10 @@ notrace void do_fault(struct pt_regs *regs)
 /* A real `cli; hlt`: nothing but an NMI wakes this CPU again. */
 notrace void cpl0_hang(void)
 {
-	if (boot_cpl == 0)
-		cpl0_do_hang();
-	asm volatile("int %0" ::"i"(EXO_VEC_CPL0_CALL), "a"(1));
-	__builtin_unreachable();
+	cpl0_call(1);
 }
 
 notrace void cpl0_triple_fault(void)
 {
-	if (boot_cpl == 0)
-		cpl0_do_triple_fault();
-	asm volatile("int %0" ::"i"(EXO_VEC_CPL0_CALL), "a"(2));
-	__builtin_unreachable();
+	cpl0_call(2);
 }
