@@ -254,4 +254,26 @@ mod tests {
         drop(m);
         assert_eq!(handle.load_u64(end - 8), 7);
     }
+
+    /// Prints what the consumer's hot path costs; run it with `--release -- --ignored --nocapture`.
+    #[test]
+    #[ignore = "a measurement"]
+    fn speed() {
+        use std::hint::black_box;
+        const N: usize = 10_000_000;
+        let m = InjectedMemory::new(2 << 20).unwrap();
+        let time = |what: &str, f: &dyn Fn(usize)| {
+            let start = std::time::Instant::now();
+            (0..N).for_each(|i| f((i * 32) & 0x1f_ffe0));
+            println!("{what}: {:.2} ns", start.elapsed().as_nanos() as f64 / N as f64);
+        };
+        time("load_u32", &|at| {
+            black_box(m.load_u32(at));
+        });
+        time("copy_out of a record", &|at| {
+            let mut r = [0; 32];
+            m.copy_out(at, &mut r);
+            black_box(r);
+        });
+    }
 }

@@ -51,10 +51,22 @@ fn it_survives_being_stopped_all_the_time() {
 }
 
 #[test]
-fn its_failures_on_demand_are_told_apart() {
-    assert_eq!(run(&boot(2, "workload=panic")).1, GuestEnd::Panic);
-    let end = run(&boot(2, "workload=hang")).1;
-    assert!(matches!(end, GuestEnd::Hang { .. }), "{end:?}");
-    let end = run(&boot(2, "workload=triplefault")).1;
-    assert!(matches!(end, GuestEnd::TripleFault { .. }), "{end:?}");
+fn its_panic_is_told() {
+    let vm = boot(2, "workload=panic");
+    assert_eq!(run(&vm).1, GuestEnd::Panic);
+    assert!(text(&vm).contains("panic requested"), "{}", text(&vm));
+}
+
+#[test]
+fn its_hang_is_told() {
+    let vm = boot(2, "workload=hang");
+    let end = run(&vm).1;
+    assert!(matches!(end, GuestEnd::Hang { .. }), "{end:?}; console:\n{}", text(&vm));
+}
+
+#[test]
+fn its_triple_fault_is_told() {
+    let vm = boot(2, "workload=triplefault");
+    let end = run(&vm).1;
+    assert!(matches!(end, GuestEnd::TripleFault { .. }), "{end:?}; console:\n{}", text(&vm));
 }

@@ -191,6 +191,42 @@ fn reads_are_answered_once_across_stops() {
 }
 
 #[test]
+fn a_vcpu_never_stands_in_the_middle_of_a_read() {
+    const N: i32 = 3000;
+    let g = guest(|a, labels| {
+        let mut round = a.create_label();
+        let mut counted = a.create_label();
+        a.mov(edx, 0x7777).unwrap();
+        a.set_label(&mut round).unwrap();
+        a.inc(var(0)).unwrap();
+        a.set_label(&mut counted).unwrap();
+        a.in_(al, dx).unwrap();
+        a.cmp(var(0), N).unwrap();
+        a.jb(round).unwrap();
+        out(a, abi::PORT_EXIT, abi::EXIT_POWEROFF);
+        labels.push(counted);
+    });
+    let vm = vm(&g, 1);
+    vm.start().unwrap();
+    let (mut stops, mut last) = (0, 0);
+    while vm.ended().is_none() {
+        let s = vm.stop().unwrap();
+        let rip = s.vcpu(VcpuId(0)).unwrap().rip.0;
+        let (counted, answered) = (get(&s, 0), vm.counters().nobody);
+        // At the instruction: it has not begun. Behind it: it was answered, and the guest has the answer.
+        let ahead = u64::from(rip == g.labels[0]);
+        assert_eq!(counted, answered + ahead, "at {rip:#x} after {stops} stops");
+        drop(s);
+        stops += 1;
+        wait_for("the next read", || vm.counters().nobody > last || vm.ended().is_some());
+        last = vm.counters().nobody;
+    }
+    assert_eq!(vm.ended(), Some(GuestEnd::PowerOff));
+    assert_eq!(get(&vm, 0), N as u64);
+    println!("{stops} stops over {N} reads");
+}
+
+#[test]
 fn ticks_and_stops_together() {
     // Counts in variable 0; the tick's handler counts in variable 1.
     let g = guest(|a, labels| {
