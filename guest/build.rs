@@ -16,11 +16,38 @@ use std::sync::Mutex;
 /// The `-fno-…` ones keep functions as they are written: inlined, cloned, split or merged functions would have no site
 /// of their own, or two counters.
 const CFLAGS: &[&str] = &[
-    "-std=gnu11", "-O2", "-m64", "-march=x86-64", "-mcmodel=small", "-mgeneral-regs-only", "-mno-red-zone", "-ffreestanding",
-    "-fno-pie", "-fno-pic", "-fno-stack-protector", "-fcf-protection=none", "-fno-asynchronous-unwind-tables", "-fno-omit-frame-pointer",
-    "-fno-strict-aliasing", "-fno-common", "-fno-delete-null-pointer-checks", "-fno-tree-loop-distribute-patterns",
-    "-fno-inline", "-fno-ipa-cp", "-fno-ipa-sra", "-fno-ipa-icf", "-fno-ipa-ra", "-fno-partial-inlining", "-fno-ipa-cp-clone",
-    "-fno-reorder-blocks-and-partition", "-fno-lto", "-Wall", "-Wextra", "-Werror", "-Wframe-larger-than=3072", "-Wmissing-prototypes",
+    "-std=gnu11",
+    "-O2",
+    "-m64",
+    "-march=x86-64",
+    "-mcmodel=small",
+    "-mgeneral-regs-only",
+    "-mno-red-zone",
+    "-ffreestanding",
+    "-fno-pie",
+    "-fno-pic",
+    "-fno-stack-protector",
+    "-fcf-protection=none",
+    "-fno-asynchronous-unwind-tables",
+    "-fno-omit-frame-pointer",
+    "-fno-strict-aliasing",
+    "-fno-common",
+    "-fno-delete-null-pointer-checks",
+    "-fno-tree-loop-distribute-patterns",
+    "-fno-inline",
+    "-fno-ipa-cp",
+    "-fno-ipa-sra",
+    "-fno-ipa-icf",
+    "-fno-ipa-ra",
+    "-fno-partial-inlining",
+    "-fno-ipa-cp-clone",
+    "-fno-reorder-blocks-and-partition",
+    "-fno-lto",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wframe-larger-than=3072",
+    "-Wmissing-prototypes",
 ];
 /// Flags that make each function begin with a call of `__fentry__` and list these calls in `__mcount_loc`.
 const TRACE_FLAGS: &[&str] = &["-pg", "-mfentry", "-mrecord-mcount"];
@@ -45,10 +72,26 @@ fn main() -> Result<()> {
     sources.sort();
     let objects = compile_all(&cc, &kernel, &out, &sources)?;
     let script = out.join("guest.ld");
-    run(Command::new(&cc).args(["-E", "-P", "-x", "c", "-DEXO_LINKER", "-I"]).arg(&out).arg(kernel.join("linker.ld")).arg("-o").arg(&script))?;
+    run(Command::new(&cc)
+        .args(["-E", "-P", "-x", "c", "-DEXO_LINKER", "-I"])
+        .arg(&out)
+        .arg(kernel.join("linker.ld"))
+        .arg("-o")
+        .arg(&script))?;
     let mut link = Command::new(&cc);
-    link.args(["-nostdlib", "-static", "-no-pie", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-Wl,-z,max-page-size=4096"]);
-    link.args(["-Wl,--no-warn-rwx-segments", "-Wl,--fatal-warnings", "-T"]).arg(&script).args(&objects).arg("-o").arg(out.join("guest.elf"));
+    link.args([
+        "-nostdlib",
+        "-static",
+        "-no-pie",
+        "-Wl,--build-id=none",
+        "-Wl,-z,noexecstack",
+        "-Wl,-z,max-page-size=4096",
+    ]);
+    link.args(["-Wl,--no-warn-rwx-segments", "-Wl,--fatal-warnings", "-T"])
+        .arg(&script)
+        .args(&objects)
+        .arg("-o")
+        .arg(out.join("guest.elf"));
     run(&mut link)
 }
 
