@@ -137,3 +137,27 @@ pub(super) fn head_offset<M: GuestRead + ?Sized>(
     let none = InjectError::NoRoomForControl { vcpus: gs.len() };
     found.and_then(|o| i32::try_from(o).ok()).ok_or(none)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_must_be_in_reach_and_slots_must_fit_a_disp32() {
+        let fits = |text: Range<u64>, code: u64, len: u64| {
+            in_reach(&Ask { text: &(Gva(text.start)..Gva(text.end)), user: false, len }, Gva(code))
+        };
+        let low = 0x4010_0000..0x4014_0000;
+        assert!(fits(low.clone(), 0x8000_0000 - 2 * STEP, 2 * STEP));
+        assert!(!fits(low.clone(), 0x8000_0000 - STEP, 2 * STEP), "slots past 2 GiB");
+        assert!(!fits(low, 0x8000_0000, STEP));
+        let high = 0xffff_ffff_8100_0000..0xffff_ffff_8200_0000;
+        assert!(fits(high.clone(), 0xffff_ffff_8000_0000, STEP));
+        assert!(!fits(high.clone(), 0xffff_ffff_8000_0000 - STEP, STEP));
+        assert!(!fits(high.clone(), 0x4000_0000, STEP), "half an address space away");
+        assert!(!fits(high, 0u64.wrapping_sub(STEP), 2 * STEP), "wraps around");
+        let between = 0xf000_0000..0xffff_0000;
+        assert!(fits(0xf000_0000..0xf010_0000, 0x7fe0_0000, STEP));
+        assert!(!fits(between, 0x7fe0_0000, STEP), "the last site can't reach it");
+    }
+}

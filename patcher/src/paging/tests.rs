@@ -126,3 +126,29 @@ fn errors_name_the_level() {
     let real_mode = VcpuState::default();
     assert_eq!(Paging::of(&real_mode).unwrap_err(), WalkError::NotLongMode { efer: 0 });
 }
+
+#[test]
+fn rights_are_those_that_every_level_grants() {
+    let mut ram = vec![0; TABLES.end as usize];
+    let mut tables = TableBuilder::new(TABLES, 4);
+    let gva = Gva(0x4000_0000);
+    tables.map(&mut ram, gva, Gpa(0), PageSize::Kib4, flags::USER);
+    let (machine, paging) = setup(ram, tables.root(), false, true);
+    let rights = || paging.walk(&machine, gva).map(|m| (m.writable, m.user, m.executable)).unwrap();
+    assert_eq!(rights(), (true, true, true));
+    let mut table = paging.root();
+    for level in (1..=4).rev() {
+        let at = entry_at(table, gva, level);
+        let entry = read_entry(&machine, at).unwrap();
+        for (change, expected) in [
+            (entry & !bits::WRITABLE, (false, true, true)),
+            (entry & !bits::USER, (true, false, true)),
+            (entry | bits::NX, (true, true, false)),
+        ] {
+            machine.poke(at, &change.to_le_bytes());
+            assert_eq!(rights(), expected, "level {level}");
+        }
+        machine.poke(at, &entry.to_le_bytes());
+        table = Gpa(entry & bits::ADDR);
+    }
+}
