@@ -60,6 +60,9 @@ fn main() -> Result<()> {
     let root = PathBuf::from(env("CARGO_MANIFEST_DIR")?);
     let out = PathBuf::from(env("OUT_DIR")?);
     let kernel = root.join("kernel");
+    if env("CARGO_CFG_TARGET_ARCH")? != "x86_64" {
+        return Err("the guest kernel is for x86-64; build exotrace for an x86_64 target".into());
+    }
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=src/abi.rs");
     println!("cargo::rerun-if-changed=kernel");

@@ -14,6 +14,9 @@ pub const IDT_GPA: u64 = 0x9000;
 pub const BOOT_INFO_GPA: u64 = 0xa000;
 /// GPA of the TSS of vCPU 0; the TSS of vCPU n follows at n * 256 bytes. Written by the VMM; RSP0 is set.
 pub const TSS_GPA: u64 = 0xc000;
+/// GPA of the I/O permission bitmap that all TSSs share (8 KiB and a byte; the VMM writes it): with it a CPL 3 kernel
+/// may use ports. IOPL is not kept on every host.
+pub const IO_BITMAP_GPA: u64 = 0xd000;
 /// GPA of the CPL 0 entry stack of vCPU 0 (used only when the kernel runs at CPL 3); one page each, RSP0 is its end.
 pub const ENTRY_STACK_GPA: u64 = 0x10000;
 /// GPA that the image is linked at (its GVA is VIRT_OFFSET higher).
@@ -64,7 +67,8 @@ pub const PORT_CPU_ON: u16 = 0x504;
 pub const PORT_IPI: u16 = 0x508;
 /// out u32: period of this vCPU's timer interrupt in microseconds, 0 stops it.
 pub const PORT_TIMER: u16 = 0x50c;
-/// out u32: sleep until an interrupt or NMI is pending for this vCPU (returns at once if one is).
+/// out u32: sleep until an interrupt or NMI is pending for this vCPU. Returns at once if one is, or if one was delivered
+/// since the last sleep: it may have come between the guest's look for work and this request.
 pub const PORT_IDLE: u16 = 0x510;
 /// out u32: period of this vCPU's NMI in microseconds, 0 stops it.
 pub const PORT_NMI_TIMER: u16 = 0x514;

@@ -34,14 +34,13 @@ static void sched_mutex(struct worker *w)
 	__atomic_fetch_add(&c->expected, n, __ATOMIC_RELAXED);
 	mutex_lock(&c->lock);
 	for (u32 i = 0; i < n; i++) {
-		/* Read and write apart, so that two at once would show. */
+		/* Read and write apart, now and then far apart, so that two at once would show. */
 		u64 v = READ_ONCE(c->value);
 
-		cpu_relax();
+		if (i == 12)
+			sched_yield();
 		WRITE_ONCE(c->value, v + 1);
 	}
-	if (n == 16)
-		sched_yield();
 	mutex_unlock(&c->lock);
 	worker_sum(w, n);
 }
@@ -65,10 +64,11 @@ static void sched_rwsem(struct worker *w)
 	TRACED;
 	if (prandom_u32_below(&w->rnd, 4) == 0) {
 		down_write(&rwsem);
-		WRITE_ONCE(rw_a, rw_a + 1);
-		cpu_relax();
-		WRITE_ONCE(rw_b, rw_b + 1);
-		rw_writes++;
+		u64 n = ++rw_writes;
+
+		WRITE_ONCE(rw_a, n);
+		sched_yield();
+		WRITE_ONCE(rw_b, n);
 		up_write(&rwsem);
 		worker_sum(w, 3);
 		return;
@@ -76,7 +76,8 @@ static void sched_rwsem(struct worker *w)
 	down_read(&rwsem);
 	u64 a = READ_ONCE(rw_a);
 
-	cpu_relax();
+	if (w->iters % 4 == 0)
+		sched_yield();
 	if (a != READ_ONCE(rw_b))
 		selfcheck_fail("a writer was seen halfway by a reader");
 	up_read(&rwsem);
