@@ -60,7 +60,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub headless: bool,
     /// End after this many seconds (headless)
-    #[arg(long, value_name = "N", value_parser = parse_seconds)]
+    #[arg(long, value_name = "N", value_parser = parse_seconds, allow_negative_numbers = true)]
     pub seconds: Option<f64>,
     /// How many of the last records to print when the guest ends badly (headless)
     #[arg(long, value_name = "N", default_value_t = 20)]

@@ -4,7 +4,7 @@ use std::io::{BufWriter, stdout};
 
 use anyhow::Context;
 use exotrace_patcher::filter::Filter;
-use exotrace_trace::file::{TraceReader, Vcpus};
+use exotrace_trace::file::{ReadError, TraceReader, Vcpus};
 use exotrace_trace::ids::VcpuId;
 use exotrace_trace::report::{self, Selection, TextOptions, TimeBase};
 
@@ -16,7 +16,10 @@ use crate::exit::Exit;
 /// # Errors
 /// The file can't be read, the filter is wrong, or the output fails (a closed pipe is no failure).
 pub fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
-    let mut reader = TraceReader::open(&args.file)?;
+    let mut reader = TraceReader::open(&args.file).map_err(|e| match e {
+        ReadError::Open { .. } => anyhow::Error::new(e),
+        other => anyhow::Error::new(other).context(args.file.display().to_string()),
+    })?;
     let selection = selection(args, reader.trace().vcpus())?;
     let out = BufWriter::with_capacity(1 << 16, stdout().lock());
     if args.summary {

@@ -92,10 +92,7 @@ fn a_site_that_differs_refuses_the_whole_plan() {
     stopped.write(gpa, &[0x0f, 0x1f, 0x44, 0x00, 0x00]).unwrap();
     drop(stopped);
     assert_eq!(kernel.text_differences(guest.target()), before);
-    assert!(matches!(
-        command(&guest, Command::Switch { what: Selection::All, on: true }),
-        Event::Switched { .. }
-    ));
+    assert!(matches!(command(&guest, Command::Switch { what: Selection::All, on: true }), Event::Switched { .. }));
 }
 
 /// Filters select what they say, by command and from the first instruction on.

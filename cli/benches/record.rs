@@ -43,7 +43,8 @@ fn read_u64(vm: &Vm, gpa: u64) -> u64 {
 }
 
 fn costs(vm: &Vm, image: &KernelImage) -> Costs {
-    let var = |name: &str| image.symbols().named(name).next().expect("the guest's bench variables").addr.0 - abi::VIRT_OFFSET;
+    let var =
+        |name: &str| image.symbols().named(name).next().expect("the guest's bench variables").addr.0 - abi::VIRT_OFFSET;
     let rounds = read_u64(vm, var("bench_rounds")).min(MAX_ROUNDS);
     let iters = read_u64(vm, var("bench_iters")) as f64;
     let results = var("bench_results");
@@ -100,8 +101,11 @@ fn never_attached(image: &KernelImage, cmdline: &str) -> Costs {
 fn main() {
     let image = KernelImage::from_elf(exotrace_guest::IMAGE).unwrap();
     let quick = std::env::args().any(|a| a == "--quick");
-    let cmdline = if quick { "workload=bench rounds=5 iters=2000 quiet" } else { "workload=bench rounds=31 iters=20000 quiet" };
-    println!("one record of 32 bytes, cycles and ratio to a bare rdtsc of the same run (limit with full-ring check: 1.40)");
+    let cmdline =
+        if quick { "workload=bench rounds=5 iters=2000 quiet" } else { "workload=bench rounds=31 iters=20000 quiet" };
+    println!(
+        "one record of 32 bytes, cycles and ratio to a bare rdtsc of the same run (limit with full-ring check: 1.40)"
+    );
     for (policy, ring) in
         [("drop", "1048576"), ("drop", "65536"), ("block", "1048576"), ("block", "65536"), ("overwrite", "65536")]
     {
@@ -121,5 +125,8 @@ fn main() {
         attached.push(traced(&image, cmdline, &["--trace", "*,!bench_untraced"]).0.untraced);
     }
     let (never, attached) = (median(never), median(attached));
-    println!("  never attached {never:.3}, attached with all others traced {attached:.3}, ratio {:.3}", attached / never);
+    println!(
+        "  never attached {never:.3}, attached with all others traced {attached:.3}, ratio {:.3}",
+        attached / never
+    );
 }

@@ -106,7 +106,7 @@ mod tests {
         };
         assert_eq!(err(|c| c.vcpus = 0), "0 vCPUs asked for: choose 1 to 16");
         assert_eq!(err(|c| c.vcpus = 17), "17 vCPUs asked for: choose 1 to 16");
-        assert!(err(|c| c.ram_bytes = 1 << 20).starts_with("1048576 bytes of RAM"));
+        assert!(err(|c| c.ram_bytes = 1 << 20).starts_with("1048576 bytes of RAM asked for: choose 32 MiB to 512 MiB"));
         assert!(err(|c| c.ram_bytes = 1 << 40).contains("in steps of 2 MiB"));
         assert!(err(|c| c.ram_bytes += 4096).contains("in steps of 2 MiB"));
         assert!(err(|c| c.injected_bytes = 0).contains("injected memory"));

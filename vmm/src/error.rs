@@ -18,7 +18,7 @@ pub enum Error {
         max: u8,
     },
     /// RAM too small, too large or not in whole large pages.
-    #[error("{asked} bytes of RAM asked for: choose {min} to {max} in steps of 2 MiB")]
+    #[error("{asked} bytes of RAM asked for: choose {} MiB to {} MiB in steps of 2 MiB", .min >> 20, .max >> 20)]
     Ram {
         /// What was asked for.
         asked: u64,
@@ -28,7 +28,7 @@ pub enum Error {
         max: u64,
     },
     /// Injected memory is not a sensible number of large pages.
-    #[error("{asked} bytes of injected memory asked for: choose 2 MiB to {max} in steps of 2 MiB")]
+    #[error("{asked} bytes of injected memory asked for: choose 2 MiB to {} MiB in steps of 2 MiB", .max >> 20)]
     Injected {
         /// What was asked for.
         asked: u64,

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use crossbeam_channel::RecvTimeoutError;
-use exotrace_patcher::control::{FullHook, Target, TargetEvent};
+use exotrace_patcher::control::{FullHook, Target, TargetEvent, error_chain};
 use exotrace_trace::clock::{Clock, MAX_TSC_HZ, NS_PER_SEC};
 use exotrace_trace::ids::{Tsc, VcpuId};
 use exotrace_trace::ring::layout::{DOORBELL_PORT, FULL_PORT};
@@ -12,7 +12,6 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::builder::monotonic_ns;
-use crate::error::Error;
 use crate::event::VmEvent;
 use crate::vm::Vm;
 
@@ -44,7 +43,7 @@ impl Bell {
 
 impl Target for Vm {
     fn start(&self) -> Result<(), String> {
-        Vm::start(self).map_err(|e| chain(&e))
+        Vm::start(self).map_err(|e| error_chain(&e))
     }
 
     fn next_event(&self, timeout: Duration) -> Option<TargetEvent> {
@@ -70,8 +69,8 @@ impl Target for Vm {
     }
 
     fn on_ring_full(&self, hook: FullHook) -> Result<(), String> {
-        self.set_port_hook(FULL_PORT, hook).map_err(|e| chain(&e))?;
-        let bell = self.doorbell(DOORBELL_PORT).map_err(|e| chain(&e))?;
+        self.set_port_hook(FULL_PORT, hook).map_err(|e| error_chain(&e))?;
+        let bell = self.doorbell(DOORBELL_PORT).map_err(|e| error_chain(&e))?;
         let bell = Bell::new(bell).map_err(|e| format!("cannot wait for the doorbell: {e}"))?;
         // Set once: a VM has one controller, which sets its hooks once.
         let _ = self.bell.set(bell);
@@ -102,15 +101,4 @@ impl Target for Vm {
     fn quit(&self) {
         Vm::quit(self);
     }
-}
-
-/// An error with its causes in one line.
-fn chain(e: &Error) -> String {
-    let mut text = e.to_string();
-    let mut cause = std::error::Error::source(e);
-    while let Some(c) = cause {
-        text = format!("{text}: {c}");
-        cause = c.source();
-    }
-    text
 }

@@ -16,7 +16,7 @@ use super::live::LiveView;
 use super::output::Output;
 use super::session::{Change, MachineCollector, RingOptions, Session, SessionError};
 use super::target::{Target, TargetEvent};
-use super::{Command, Control, Event, GuestEnd, PauseTimes, RunInfo, Selection, Snapshot, VcpuGauge};
+use super::{Command, Control, Event, GuestEnd, PauseTimes, RunInfo, Selection, Snapshot, VcpuGauge, error_chain};
 use crate::image::KernelImage;
 use crate::machine::Stopped;
 use crate::plan::Plan;
@@ -25,6 +25,8 @@ use crate::plan::Plan;
 const TICK: Duration = Duration::from_millis(20);
 /// How often the trace file is written through.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
+/// The thread that carries out commands.
+const CONTROL_THREAD: &str = "exo-control";
 /// Events that wait for a reader at most.
 const EVENTS_AT_MOST: usize = 4096;
 
@@ -126,7 +128,7 @@ impl<T: Target> Shared<T> {
     fn check_file(&self) {
         if let Some(e) = self.collector.take_file_error() {
             let path = lock(&self.board).file.take().unwrap_or_default();
-            self.publish(Event::FileFailed { path, why: e.to_string() });
+            self.publish(Event::FileFailed { path, why: error_chain(&e) });
         }
     }
 }
@@ -183,7 +185,14 @@ impl<T: Target> Controller<T> {
     fn spawn(shared: Arc<Shared<T>>, session: Session) -> Result<Controller<T>, StartError> {
         let (inputs, rx) = unbounded();
         let mut this = Controller { shared: Arc::clone(&shared), inputs: inputs.clone(), threads: Vec::new() };
-        let mut thread = |name: &str, body: Box<dyn FnOnce() + Send>| -> Result<(), StartError> {
+        let watched = Arc::clone(&shared);
+        let quit = inputs.clone();
+        let mut thread = |name: &'static str, body: Box<dyn FnOnce() + Send>| -> Result<(), StartError> {
+            let fall = Fall { name, shared: Arc::clone(&watched), inputs: quit.clone() };
+            let body = move || {
+                let _fall = fall;
+                body();
+            };
             this.threads.push(std::thread::Builder::new().name(name.into()).spawn(body)?);
             Ok(())
         };
@@ -191,7 +200,7 @@ impl<T: Target> Controller<T> {
         thread("exo-drain", Box::new(move || drain_loop(&s)))?;
         let s = Arc::clone(&shared);
         thread("exo-events", Box::new(move || event_loop(&s, &inputs)))?;
-        thread("exo-control", Box::new(move || Worker::new(&shared, session).run(&rx)))?;
+        thread(CONTROL_THREAD, Box::new(move || Worker::new(&shared, session).run(&rx)))?;
         Ok(this)
     }
 
@@ -288,6 +297,32 @@ impl<T: Target> Control for Controller<T> {
     }
 }
 
+/// A thread that panics ends the run: whoever watches it is told, and waits for nothing that will not come.
+struct Fall<T: Target> {
+    name: &'static str,
+    shared: Arc<Shared<T>>,
+    inputs: Sender<Input>,
+}
+
+impl<T: Target> Drop for Fall<T> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let why = format!("exotrace itself failed: its thread {} panicked; please report what it printed", self.name);
+        self.shared.publish(Event::Ended(GuestEnd::Failed { why }));
+        if self.name == CONTROL_THREAD {
+            self.shared.target.quit();
+            self.shared.closing.store(true, Ordering::Release);
+            lock(&self.shared.board).done = true;
+            self.shared.changed.notify_all();
+        } else {
+            // If the control thread is gone as well, it has done the rest.
+            let _ = self.inputs.send(Input::Command(Command::Quit));
+        }
+    }
+}
+
 /// Drains on doorbell and tick until the run closes.
 fn drain_loop<T: Target>(s: &Shared<T>) {
     let mut flushed = Instant::now();
@@ -357,8 +392,8 @@ impl<'a, T: Target> Worker<'a, T> {
         }
     }
 
-    fn refuse(&self, what: &str, why: impl std::fmt::Display) {
-        self.s.publish(Event::Refused { what: what.into(), why: why.to_string() });
+    fn refuse(&self, what: &str, why: impl std::error::Error) {
+        self.s.publish(Event::Refused { what: what.into(), why: error_chain(&why) });
     }
 
     /// Plans while the guest runs, then stops it for verify and write.
@@ -468,7 +503,7 @@ impl<'a, T: Target> Worker<'a, T> {
         let path = lock(&self.s.board).file.take().unwrap_or_default();
         self.s.publish(match closed {
             Ok(w) => Event::FileStopped { path, records: w.records, bytes: w.bytes },
-            Err(e) => Event::FileFailed { path, why: e.to_string() },
+            Err(e) => Event::FileFailed { path, why: error_chain(&e) },
         });
     }
 

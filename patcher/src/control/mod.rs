@@ -12,3 +12,15 @@ pub use api::*;
 pub use controller::{Controller, Setup, StartError};
 pub use session::{Change, Lookup, MachineCollector, RingOptions, Session, SessionError};
 pub use target::{FullHook, Target, TargetEvent};
+
+/// An error with its causes in one line, for events and messages.
+#[must_use]
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(c) = cause {
+        text = format!("{text}: {c}");
+        cause = c.source();
+    }
+    text
+}

@@ -285,9 +285,11 @@ impl<D: Destination> TraceWriter<D> {
         }
         let (index, mut records) = (gathered.first_index, std::mem::take(&mut gathered.records));
         let result = self.records_block(vcpu, index, &records);
-        records.clear();
-        // Its memory is used again.
-        self.gathered[vcpu.index()].records = records;
+        if result.is_ok() {
+            // Its memory is used again. (After an error nothing is gathered any more.)
+            records.clear();
+            self.gathered[vcpu.index()].records = records;
+        }
         result
     }
 

@@ -41,6 +41,11 @@ pub(super) struct Runner {
     incomplete: bool,
     /// An interrupt was injected since the last run, so what KVM said then about another one is stale.
     injected: bool,
+    /// The vCPU has just left its idle wait: what is injected now comes before its next look for work.
+    idled: bool,
+    /// Something was injected since the idle wait. It may have come after the guest looked for work and before it asked
+    /// to sleep, so the next sleep is none.
+    roused: bool,
 }
 
 impl Runner {
@@ -49,7 +54,19 @@ impl Runner {
         let hook_ports = hooks.iter().map(|(p, _)| *p).collect();
         let first = if id.0 == 0 { Phase::Running } else { Phase::WaitingForStart };
         let wait = Some(Wait::Stand(first));
-        Runner { id, fd, me, shared, hooks, hook_ports, wait, incomplete: false, injected: false }
+        Runner {
+            id,
+            fd,
+            me,
+            shared,
+            hooks,
+            hook_ports,
+            wait,
+            incomplete: false,
+            injected: false,
+            idled: false,
+            roused: false,
+        }
     }
 
     fn page(&self) -> &RunPage {
@@ -73,6 +90,7 @@ impl Runner {
             }
             self.inject();
             self.step();
+            self.idled = false;
         }
     }
 
@@ -81,7 +99,10 @@ impl Runner {
         self.complete();
         let state = self.state();
         let phase = match wait {
-            Wait::Stand(phase) => phase,
+            Wait::Stand(phase) => {
+                self.idled = phase == Phase::Idle;
+                phase
+            }
             Wait::Hook(port) => {
                 // The hook may block as long as it likes: this vCPU counts as standing meanwhile.
                 self.shared.rendezvous.step_aside(self.id, state.unwrap_or_default());
@@ -132,6 +153,7 @@ impl Runner {
         let pending = &self.me.pending;
         if pending.take_nmi() {
             count(&self.shared.counters.nmis);
+            self.roused |= !self.idled;
             if let Err(e) = self.fd.nmi() {
                 self.fail(format!("KVM refused an NMI: {e}"));
             }
@@ -144,6 +166,7 @@ impl Runner {
                 Ok(true) => {
                     self.me.pending.clear(vector);
                     self.injected = true;
+                    self.roused |= !self.idled;
                     count(&self.shared.counters.interrupts);
                 }
                 Ok(false) => {}
@@ -221,6 +244,7 @@ impl Runner {
             Action::Timer(us) => shared.timers.set(self.id, Tick::Timer, us),
             Action::NmiTimer(us) => shared.timers.set(self.id, Tick::Nmi, us),
             Action::Mark(value) => shared.events.send(VmEvent::Mark { vcpu: self.id, value }),
+            Action::Idle if std::mem::take(&mut self.roused) => {}
             Action::Idle => self.wait(Wait::Stand(Phase::Idle)),
             Action::IdleForNmi => self.wait(Wait::Stand(Phase::IdleForNmi)),
             Action::Park => self.wait(Wait::Stand(Phase::Parked)),

@@ -29,7 +29,7 @@ impl Scribbled {
             // Half of the garbage goes to the cursor words, where it hurts most.
             let words = [ctrl::HEAD, ctrl::LOST, ctrl::SOFT_LAST, ctrl::HARD_LAST];
             let at = usize::from(at);
-            let offset = if at % 2 == 0 { words[at / 2 % 4] } else { (ctrl::BYTES + at * 8) % LEN & !7 };
+            let offset = if at % 2 == 0 { words[at / 2 % 4] } else { ((ctrl::BYTES + at * 8) % LEN) & !7 };
             self.mem.store_u64(offset, value);
         }
     }
