@@ -28,6 +28,21 @@ size_t copy_from_user(void *to, const void *from, size_t n)
 	return 0;
 }
 
+/* The length without the end, `n` if there is no end within n bytes, -EFAULT. */
+ssize_t strncpy_from_user(char *to, const char *from, size_t n)
+{
+	TRACED;
+	if (!access_ok(from, 1))
+		return -EFAULT;
+	/* Up to the end of memory at most. */
+	size_t room = EXO_VIRT_OFFSET + boot_info->ram_bytes - (u64)from, i;
+
+	for (i = 0; i < n && i < room; i++)
+		if (!(to[i] = from[i]))
+			return (ssize_t)i;
+	return i < n ? -EFAULT : (ssize_t)n;
+}
+
 static int rw_verify_area(struct file *f, const void *buf, size_t n, bool write)
 {
 	TRACED;

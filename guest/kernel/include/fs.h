@@ -124,6 +124,7 @@ void vfs_getattr(struct inode *i, struct kstat *st);
 ssize_t vfs_readdir(struct file *f, struct dirent *out, u32 max);
 size_t copy_to_user(void *to, const void *from, size_t n);
 size_t copy_from_user(void *to, const void *from, size_t n);
+ssize_t strncpy_from_user(char *to, const char *from, size_t n);
 
 /* fs/filemap.c */
 extern const struct file_operations ramfs_file_ops;

@@ -1,9 +1,8 @@
 /* Pseudo-random numbers (xoroshiro128+), each user with a state of its own: what one gets never depends on another. */
 #include "lib.h"
 
-static u64 rol64(u64 v, u32 n)
+static __always_inline u64 rol64(u64 v, u32 n)
 {
-	TRACED;
 	return v << n | v >> (64 - n);
 }
 

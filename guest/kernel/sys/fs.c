@@ -6,21 +6,15 @@ static char *getname(u64 user)
 {
 	TRACED;
 	char *p = kmalloc(PATH_MAX);
-	size_t n = 0;
 
 	if (!p)
 		return ERR_PTR(-ENOMEM);
-	do {
-		if (copy_from_user(p + n, (void *)(user + n), 1)) {
-			kfree(p);
-			return ERR_PTR(-EFAULT);
-		}
-	} while (p[n] && ++n < PATH_MAX);
-	if (n == PATH_MAX) {
-		kfree(p);
-		return ERR_PTR(-ENAMETOOLONG);
-	}
-	return p;
+	ssize_t n = strncpy_from_user(p, (const char *)user, PATH_MAX);
+
+	if (n >= 0 && n < PATH_MAX)
+		return p;
+	kfree(p);
+	return ERR_PTR(n < 0 ? n : -ENAMETOOLONG);
 }
 
 static ssize_t ksys_read(s32 fd, void *buf, size_t n)

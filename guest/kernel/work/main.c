@@ -1,7 +1,7 @@
 /* The workload: starts the workers, waits for them, checks that nothing went wrong, and ends the run. */
 #include "work.h"
 
-#define SERVICE_MS 50 /* when panic, hang and triplefault strike */
+#define DISASTER_MS 50 /* when panic, hang and triplefault strike */
 #define STATUS_MS 5000
 
 struct workload {
@@ -171,7 +171,7 @@ static int status_thread(void *arg __unused)
 static int disaster_thread(void *arg __unused)
 {
 	TRACED;
-	msleep(SERVICE_MS);
+	msleep(DISASTER_MS);
 	if (!strcmp(params.workload, "panic"))
 		panic("panic requested by workload=panic");
 	if (!strcmp(params.workload, "hang"))
