@@ -54,7 +54,7 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = Policy::Drop)]
     pub policy: Policy,
     /// Records per ring, a power of two
-    #[arg(long, value_name = "N", default_value_t = 1 << 16, value_parser = parse_records)]
+    #[arg(long, value_name = "N", default_value_t = 1 << 18, value_parser = parse_records)]
     pub ring: u32,
     /// No terminal UI: guest console on stdout, results on stderr (the default when stdout is no terminal)
     #[arg(long)]

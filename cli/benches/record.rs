@@ -107,7 +107,7 @@ fn main() {
         "one record of 32 bytes, cycles and ratio to a bare rdtsc of the same run (limit with full-ring check: 1.40)"
     );
     for (policy, ring) in
-        [("drop", "1048576"), ("drop", "65536"), ("block", "1048576"), ("block", "65536"), ("overwrite", "65536")]
+        [("drop", "1048576"), ("drop", "262144"), ("drop", "65536"), ("block", "1048576"), ("overwrite", "65536")]
     {
         let (c, delivered, lost) =
             traced(&image, cmdline, &["--trace", "bench_traced", "--policy", policy, "--ring", ring]);

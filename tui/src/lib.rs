@@ -115,13 +115,17 @@ fn event_loop(app: &mut App, screen: &mut Screen, stop: Option<&AtomicBool>) -> 
 /// Waits for input, handles what there is, and says whether the screen must be drawn anew.
 fn read_input(app: &mut App, wait: Duration) -> Result<bool, TuiError> {
     let mut dirty = false;
-    let mut wait = wait;
+    // What crossterm has read already does not show on the terminal any more.
+    terminal::wait_input(Duration::ZERO).map_err(TuiError::Terminal)?;
+    if !event::poll(Duration::ZERO).map_err(TuiError::Terminal)? {
+        terminal::wait_input(wait).map_err(TuiError::Terminal)?;
+    }
     for _ in 0..MAX_EVENTS {
-        if app.quit || !event::poll(wait).map_err(TuiError::Terminal)? {
+        if app.quit || !event::poll(Duration::ZERO).map_err(TuiError::Terminal)? {
             break;
         }
         dirty |= app.input(&event::read().map_err(TuiError::Terminal)?);
-        wait = Duration::ZERO;
+        terminal::wait_input(Duration::ZERO).map_err(TuiError::Terminal)?;
     }
     Ok(dirty)
 }

@@ -7,6 +7,7 @@ use std::io::{self, BufWriter, IsTerminal, Stdout, Write as _};
 use std::panic::PanicHookInfo;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crossterm::cursor::Show;
 use crossterm::event::{DisableBracketedPaste, DisableMouseCapture, EnableBracketedPaste, EnableMouseCapture};
@@ -99,6 +100,28 @@ impl Drop for Screen {
             std::panic::set_hook(Box::new(move |info| previous(info)));
         }
     }
+}
+
+/// Waits until the terminal has input or `wait` has passed; a signal (a resize, too) ends the wait early.
+///
+/// crossterm reads a terminal that was hung up for ever, inside one call; so nothing is read before this has looked.
+///
+/// # Errors
+/// The terminal is gone.
+pub(crate) fn wait_input(wait: Duration) -> io::Result<()> {
+    let mut fd = libc::pollfd { fd: libc::STDIN_FILENO, events: libc::POLLIN, revents: 0 };
+    // A little late rather than early: else the caller would go round and round through the last millisecond.
+    let ms = i32::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+    // SAFETY: `fd` is one pollfd, and the count says so.
+    let found = unsafe { libc::poll(&raw mut fd, 1, ms) };
+    if found < 0 {
+        let e = io::Error::last_os_error();
+        return if e.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(e) };
+    }
+    if fd.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the terminal was closed"));
+    }
+    Ok(())
 }
 
 /// Gives the terminal back, once. Errors are of no use any more: there is nowhere to show them.

@@ -10,10 +10,9 @@
 //! ```text
 //!           push   %rax
 //!           push   %rdx
-//!   retry:  mov    %gs:HEAD, %r10          cursor: ring number << 56 | index
+//!   retry:  mov    %gs:HEAD, %rax          cursor: ring number << 56 | index
 //!           mov    %gs:SOFT_LAST, %r11
-//!           mov    %r10, %rax              (a load into RAX would be the 11-byte form)
-//!           add    $1, %r10
+//!           lea    1(%rax), %r10
 //!           sub    %rax, %r11              also negative or huge when a migration mixed two rings
 //!           cmp    $RECORDS-1, %r11
 //!           ja     slow
@@ -26,26 +25,24 @@
 //!           shl    $RING_SHIFT, %r11
 //!           shl    $5, %r10d
 //!           add    %r11, %r10
+//!           prefetchw SLOTS+AHEAD(%r10)    past the last ring it prefetches nothing, which is no fault
 //!           mov    %eax, %r11d             tag
 //!           rdtsc
-//!           shl    $32, %rdx
-//!           or     %rdx, %rax
-//!           mov    %rax, SLOTS+TSC(%r10)
-//!           mov    16(%rsp), %rax          return address: the site + 5
+//!           mov    %eax, SLOTS+TSC(%r10)
+//!           mov    %edx, SLOTS+TSC+4(%r10)
+//!           mov    16(%rsp), %eax          return address: the site + 5
+//!           mov    24(%rsp), %rdx          the function's own return address
 //!           mov    %eax, SLOTS+IP(%r10)
-//!           mov    24(%rsp), %rax          the function's own return address
-//!           mov    %rax, SLOTS+PARENT(%r10)
-//!           lea    24(%rsp), %rax
-//!           mov    %eax, SLOTS+SP(%r10)
+//!           mov    %rdx, SLOTS+PARENT(%r10)
+//!           mov    %esp, SLOTS+SP(%r10)    24 below RSP at the function's first instruction
 //!           movl   $META, SLOTS+META(%r10)
 //!           mov    %r11d, SLOTS+TAG(%r10)  last: the record is complete
 //!           pop    %rdx
 //!           pop    %rax
 //!           ret
 //!   slow:   mov    %gs:HARD_LAST, %r11
-//!           mov    %gs:HEAD, %r10
-//!           mov    %r10, %rax
-//!           add    $1, %r10
+//!           mov    %gs:HEAD, %rax
+//!           lea    1(%rax), %r10
 //!           sub    %rax, %r11
 //!           cmp    $RECORDS-1, %r11
 //!           ja     full
@@ -73,20 +70,25 @@
 //! An `xadd` has taken its slot before it can know whether there is room, and a slot taken but not written can't be
 //! told from one whose writer is still on its way. With `cmpxchg` a slot is taken only when there is room, so there
 //! are no holes, `HEAD` counts exactly the records written, `LOST` exactly those dropped, and both are incremented by
-//! one instruction each. It costs about 0.15 x a bare `rdtsc` more than `xadd` without a check.
+//! one instruction each. It costs about 0.12 x a bare `rdtsc` more than `xadd` without a check.
 
 use exotrace_trace::ids::Gva;
 use exotrace_trace::ring::layout::{
     CURSOR_RING_SHIFT, DOORBELL_PORT, FULL_PORT, FullPolicy, KIND_ENTRY, MAX_RECORDS, MAX_RINGS, MIN_RECORDS,
-    RECORD_SHIFT, ctrl, rec,
+    RECORD_SHIFT, SP_BELOW_ENTRY, ctrl, rec,
 };
 use iced_x86::code_asm::{
-    AsmMemoryOperand, CodeAssembler, CodeLabel, al, dword_ptr, dx, eax, edx, ptr, qword_ptr, r10, r10d, r11, r11d, rax,
-    rdx, rsp,
+    AsmMemoryOperand, CodeAssembler, CodeLabel, al, byte_ptr, dword_ptr, dx, eax, edx, esp, ptr, qword_ptr, r10, r10d,
+    r11, r11d, rax, rdx, rsp,
 };
+use iced_x86::{Code, Instruction, MemoryOperand, Register};
 
 #[cfg(test)]
 mod tests;
+
+/// How far ahead of the slot being written the next cache lines are fetched, in bytes: about 300 ns at full rate, what it
+/// takes to get a line back from the consumer's cache. Saves 0.1 x `rdtsc` a record on rings larger than the cache.
+const PREFETCH_AHEAD: i32 = 1024;
 
 /// Where a trampoline finds the rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,7 +172,7 @@ impl Emitter {
             return Err(out_of_reach);
         };
         // A slot's own offset is added at run time in 64 bits; only the displacement must fit.
-        if rings.slots.0.checked_add(all).is_none() || slots > i32::MAX - rec::TAG as i32 {
+        if rings.slots.0.checked_add(all).is_none() || slots > i32::MAX - PREFETCH_AHEAD {
             return Err(out_of_reach);
         }
         if rings.head_off.checked_add(ctrl::BYTES as i32).is_none() {
@@ -182,6 +184,21 @@ impl Emitter {
     /// `%gs:word`, a word of this CPU's control page.
     fn ctrl(&self, word: usize) -> AsmMemoryOperand {
         qword_ptr(i64::from(self.head_off) + word as i64).gs()
+    }
+
+    /// `mov %gs:HEAD, %rax` in the 9-byte form. Of its own accord the assembler takes the form for absolute 64-bit
+    /// addresses, which is longer and takes a decoder longer.
+    fn load_head(&self, a: &mut CodeAssembler) -> Result<(), iced_x86::IcedError> {
+        let head = MemoryOperand::new(
+            Register::None,
+            Register::None,
+            1,
+            i64::from(self.head_off) + ctrl::HEAD as i64,
+            8,
+            false,
+            Register::GS,
+        );
+        a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, Register::RAX, head)?)
     }
 
     fn emit(&self, policy: FullPolicy, at: Gva) -> Result<Vec<u8>, iced_x86::IcedError> {
@@ -197,10 +214,9 @@ impl Emitter {
             let mut retry = a.create_label();
             let slow = a.create_label();
             a.set_label(&mut retry)?;
-            a.mov(r10, self.ctrl(ctrl::HEAD))?;
+            self.load_head(&mut a)?;
             a.mov(r11, self.ctrl(ctrl::SOFT_LAST))?;
-            a.mov(rax, r10)?;
-            a.add(r10, 1)?;
+            a.lea(r10, ptr(rax + 1))?;
             a.sub(r11, rax)?;
             a.cmp(r11, self.records as i32 - 1)?;
             a.ja(slow)?;
@@ -224,17 +240,16 @@ impl Emitter {
         a.shl(r11, ring_shift)?;
         a.shl(r10d, RECORD_SHIFT)?;
         a.add(r10, r11)?;
+        a.prefetchw(byte_ptr(r10 + (self.slots + PREFETCH_AHEAD)))?;
         a.mov(r11d, eax)?;
         a.rdtsc()?;
-        a.shl(rdx, 32)?;
-        a.or(rax, rdx)?;
-        a.mov(qword_ptr(slot(rec::TSC)), rax)?;
-        a.mov(rax, qword_ptr(rsp + 16))?;
+        a.mov(dword_ptr(slot(rec::TSC)), eax)?;
+        a.mov(dword_ptr(slot(rec::TSC + 4)), edx)?;
+        a.mov(eax, dword_ptr(rsp + 16))?;
+        a.mov(rdx, qword_ptr(rsp + SP_BELOW_ENTRY as i32))?;
         a.mov(dword_ptr(slot(rec::IP)), eax)?;
-        a.mov(rax, qword_ptr(rsp + 24))?;
-        a.mov(qword_ptr(slot(rec::PARENT)), rax)?;
-        a.lea(rax, ptr(rsp + 24))?;
-        a.mov(dword_ptr(slot(rec::SP)), eax)?;
+        a.mov(qword_ptr(slot(rec::PARENT)), rdx)?;
+        a.mov(dword_ptr(slot(rec::SP)), esp)?;
         a.mov(dword_ptr(slot(rec::META)), self.meta)?;
         a.mov(dword_ptr(slot(rec::TAG)), r11d)?;
         Self::emit_return(a)
@@ -257,9 +272,8 @@ impl Emitter {
         let mut full = a.create_label();
         a.set_label(slow)?;
         a.mov(r11, self.ctrl(ctrl::HARD_LAST))?;
-        a.mov(r10, self.ctrl(ctrl::HEAD))?;
-        a.mov(rax, r10)?;
-        a.add(r10, 1)?;
+        self.load_head(a)?;
+        a.lea(r10, ptr(rax + 1))?;
         a.sub(r11, rax)?;
         a.cmp(r11, self.records as i32 - 1)?;
         a.ja(full)?;

@@ -46,6 +46,9 @@ fn kernel_half_addresses_are_sign_extended() {
     let t = assemble(FullPolicy::Drop, rings, 7, Gva(0xffff_ffff_fa00_0000)).unwrap();
     let text = listing(&t);
     assert!(text.contains("-0x5e00000(%r10)"), "{text}");
+    // No address-size prefix: it would cut the address to 32 bits.
+    assert!(text.contains("mov %gs:0xfffffffff0000000, %rax"), "{text}");
+    assert!(text.contains("cmpxchg %r10, %gs:0xfffffffff0000000"), "{text}");
 }
 
 #[test]

@@ -92,7 +92,8 @@ pub mod rec {
     pub const TSC: usize = 0;
     /// u64: return address of the traced function, the place it was called from.
     pub const PARENT: usize = 8;
-    /// u32: low half of RSP at the function's first instruction (it points at the return address).
+    /// u32: low half of RSP in the trampoline, [`super::SP_BELOW_ENTRY`] below what it was at the function's first
+    /// instruction.
     pub const SP: usize = 16;
     /// u32: kind (bits 0..8), reserved (8..16), tracer mask id (16..32); an immediate of the trampoline.
     pub const META: usize = 20;
@@ -101,6 +102,10 @@ pub mod rec {
     /// u32: low half of the slot's index; stored last, says that the record is complete.
     pub const TAG: usize = 28;
 }
+
+/// How far [`rec::SP`] lies below RSP at the function's first instruction (which points at the function's return address):
+/// the trampoline's return address and two saved registers.
+pub const SP_BELOW_ENTRY: u32 = 24;
 
 /// Kind of a record: a function was entered.
 pub const KIND_ENTRY: u8 = 1;
@@ -146,6 +151,11 @@ impl RawRecord {
     #[must_use]
     pub const fn parent(&self) -> Gva {
         Gva(self.parent)
+    }
+    /// Low half of RSP at the function's first instruction.
+    #[must_use]
+    pub const fn entry_sp(&self) -> u32 {
+        self.sp.wrapping_add(SP_BELOW_ENTRY)
     }
     /// The kind byte.
     #[must_use]
