@@ -7,6 +7,7 @@ mod live;
 mod output;
 mod session;
 mod target;
+mod worker;
 
 pub use api::*;
 pub use controller::{Controller, Setup, StartError};
