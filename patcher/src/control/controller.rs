@@ -89,6 +89,8 @@ pub(super) struct Shared<T: Target> {
     pub(super) output: Output,
     pub(super) live: LiveView,
     pub(super) policy: FullPolicy,
+    /// Slots per ring.
+    pub(super) capacity: u32,
     pub(super) started: Instant,
     pub(super) closing: AtomicBool,
 }
@@ -162,6 +164,7 @@ impl<T: Target> Controller<T> {
             output,
             live,
             policy,
+            capacity: setup.rings.records,
             started: Instant::now(),
             closing: AtomicBool::new(false),
         });
@@ -264,7 +267,7 @@ impl<T: Target> Control for Controller<T> {
         s.collector.add_counts(&mut counts);
         let gauge = |v: u8| {
             let vcpu = VcpuId(v);
-            let t = s.collector.totals(vcpu);
+            let t = s.collector.shown_totals(vcpu);
             VcpuGauge {
                 delivered: t.delivered,
                 lost: t.lost(),
@@ -272,7 +275,7 @@ impl<T: Target> Control for Controller<T> {
                 inverted: t.inverted,
                 used: t.used,
                 pending: t.unfinished as u32,
-                capacity: s.collector.capacity(vcpu),
+                capacity: s.capacity,
                 blocked: t.blocked,
                 online: s.target.online(vcpu),
             }
@@ -280,7 +283,7 @@ impl<T: Target> Control for Controller<T> {
         let vcpus = (0..s.target.vcpus()).map(gauge).collect();
         let live = s.live.lines(&s.collector.tail(super::live::LINES));
         let console = s.target.console().into();
-        let written = s.collector.file_written();
+        let bytes = s.collector.file_bytes();
         let board = lock(&s.board);
         Snapshot {
             counts,
@@ -290,7 +293,7 @@ impl<T: Target> Control for Controller<T> {
             console,
             last_pause: board.last_pause,
             pauses: board.pauses,
-            file: board.file.clone().zip(written.map(|w| w.bytes)),
+            file: board.file.clone().zip(bytes),
             paused: board.paused,
             ended: board.ended.clone(),
             uptime: s.started.elapsed(),
@@ -332,7 +335,11 @@ fn drain_loop<T: Target>(s: &Shared<T>) {
         if !more {
             s.target.wait_doorbell(TICK);
         }
-        more = s.policy != FullPolicy::Overwrite && s.collector.drain_all();
+        if s.policy == FullPolicy::Overwrite {
+            s.collector.refresh();
+        } else {
+            more = s.collector.drain_all();
+        }
         if flushed.elapsed() >= FLUSH_EVERY {
             s.collector.flush();
             flushed = Instant::now();

@@ -6,7 +6,9 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::file::{Event, Loss, LossReason, TraceWriter, VcpuTotals, WriteError, Written};
 use crate::ids::{SiteId, VcpuId};
@@ -18,6 +20,10 @@ mod tests;
 
 /// Records kept per ring for the live view.
 const TAIL_RECORDS: usize = 512;
+/// The views' copy is made anew at most this often while a ring is full of records.
+const SHOW_EVERY: Duration = Duration::from_millis(20);
+/// [`Collector::file_bytes`] without a file.
+const NO_FILE: u64 = u64::MAX;
 
 /// From the low half of a recorded address to the site. Called once per record.
 pub trait SiteLookup: Send + Sync {
@@ -38,7 +44,18 @@ pub struct TailRecord {
     pub record: RawRecord,
 }
 
+/// What views see of a ring. A copy of its own, so that no view ever waits for a drain, which may wait for a disk.
+#[derive(Clone, Debug, Default)]
+struct Shown {
+    totals: RingTotals,
+    counts: Vec<u64>,
+    unknown: u64,
+    tail: Vec<TailRecord>,
+}
+
 struct Ring<M> {
+    /// When the views' copy was made.
+    shown_at: Instant,
     consumer: Consumer<M>,
     counts: Vec<u64>,
     unknown: u64,
@@ -60,7 +77,10 @@ enum Out {
 /// See the module's docs.
 pub struct Collector<M, L> {
     rings: Vec<Mutex<Ring<M>>>,
+    shown: Vec<Mutex<Shown>>,
     out: Mutex<Out>,
+    /// Bytes in the open file; [`NO_FILE`] without one.
+    file_bytes: AtomicU64,
     lookup: L,
 }
 
@@ -114,18 +134,54 @@ impl<M: RingMemory, L: SiteLookup> Collector<M, L> {
         let ring = |consumer: Consumer<M>| {
             let zero = RingTotals::default();
             let (counts, tail) = (vec![0; sites], VecDeque::new());
-            Mutex::new(Ring { consumer, counts, unknown: 0, tail, told: zero, at_file_start: zero, next_index: 0 })
+            let shown_at = Instant::now();
+            Mutex::new(Ring {
+                shown_at,
+                consumer,
+                counts,
+                unknown: 0,
+                tail,
+                told: zero,
+                at_file_start: zero,
+                next_index: 0,
+            })
         };
-        Collector { rings: consumers.into_iter().map(ring).collect(), out: Mutex::new(Out::None), lookup }
+        let shown =
+            consumers.iter().map(|_| Mutex::new(Shown { counts: vec![0; sites], ..Shown::default() })).collect();
+        let rings = consumers.into_iter().map(ring).collect();
+        Collector { rings, shown, out: Mutex::new(Out::None), file_bytes: AtomicU64::new(NO_FILE), lookup }
     }
 
-    fn with_ring<R>(&self, vcpu: VcpuId, f: impl FnOnce(&mut Consumer<M>, &mut Tap<'_, L>) -> R) -> Option<R> {
+    fn with_ring(&self, vcpu: VcpuId, f: impl FnOnce(&mut Consumer<M>, &mut Tap<'_, L>) -> Drained) -> Option<Drained> {
         let mut guard = lock(self.rings.get(vcpu.index())?);
-        let Ring { consumer, counts, unknown, tail, told, next_index, at_file_start: _ } = &mut *guard;
+        let Ring { consumer, counts, unknown, tail, told, next_index, shown_at: _, at_file_start: _ } = &mut *guard;
         let mut tap = Tap { counts, unknown, tail, next_index, out: &self.out, lookup: &self.lookup };
         let result = f(consumer, &mut tap);
         self.tell_losses(vcpu, consumer.totals(), told, *next_index);
+        if !result.more || guard.shown_at.elapsed() >= SHOW_EVERY {
+            self.show(vcpu, &mut guard);
+        }
+        self.note_file_size();
         Some(result)
+    }
+
+    /// Makes the views' copy of a ring.
+    fn show(&self, vcpu: VcpuId, ring: &mut Ring<M>) {
+        let mut shown = lock(&self.shown[vcpu.index()]);
+        shown.totals = ring.consumer.totals();
+        shown.counts.copy_from_slice(&ring.counts);
+        shown.unknown = ring.unknown;
+        shown.tail.clear();
+        shown.tail.extend(&ring.tail);
+        ring.shown_at = Instant::now();
+    }
+
+    fn note_file_size(&self) {
+        let bytes = match &*lock(&self.out) {
+            Out::Open(w) => w.written().bytes,
+            Out::None | Out::Failed(_) => NO_FILE,
+        };
+        self.file_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// Puts what was lost since the last time into the file, at its place in the stream.
@@ -159,42 +215,50 @@ impl<M: RingMemory, L: SiteLookup> Collector<M, L> {
 
     /// Makes room for a vCPU that stands in its ring-full exit. See [`Consumer::drain_full`].
     pub fn drain_full(&self, vcpu: VcpuId) {
-        self.with_ring(vcpu, |c, tap| c.drain_full(tap));
+        self.with_ring(vcpu, |c, tap| Drained { delivered: c.drain_full(tap), more: true });
     }
 
-    /// Totals of one ring.
+    /// Brings the views up to date without draining anything.
+    pub fn refresh(&self) {
+        for (n, ring) in self.rings.iter().enumerate() {
+            self.show(VcpuId(n as u8), &mut lock(ring));
+        }
+    }
+
+    /// Totals of one ring as of a moment ago. Never waits for a drain.
+    #[must_use]
+    pub fn shown_totals(&self, vcpu: VcpuId) -> RingTotals {
+        self.shown.get(vcpu.index()).map(|s| lock(s).totals).unwrap_or_default()
+    }
+
+    /// Totals of one ring, exact.
     #[must_use]
     pub fn totals(&self, vcpu: VcpuId) -> RingTotals {
         self.rings.get(vcpu.index()).map(|r| lock(r).consumer.totals()).unwrap_or_default()
     }
 
-    /// Slots of one ring.
-    #[must_use]
-    pub fn capacity(&self, vcpu: VcpuId) -> u32 {
-        self.rings.get(vcpu.index()).map_or(0, |r| lock(r).consumer.place().records)
-    }
-
-    /// Adds the records delivered per site to `counts` (by [`SiteId`]; made as long as there are sites).
+    /// Adds the records delivered per site to `counts` (by [`SiteId`]; made as long as there are sites). As of a moment
+    /// ago; exact when everything was drained. Never waits for a drain.
     pub fn add_counts(&self, counts: &mut Vec<u64>) {
         counts.resize(counts.len().max(self.lookup.site_count()), 0);
-        for r in &self.rings {
-            counts.iter_mut().zip(&lock(r).counts).for_each(|(sum, n)| *sum += n);
+        for s in &self.shown {
+            counts.iter_mut().zip(&lock(s).counts).for_each(|(sum, n)| *sum += n);
         }
     }
 
     /// Records whose address belongs to no site: a hostile or broken guest.
     #[must_use]
     pub fn unknown(&self) -> u64 {
-        self.rings.iter().map(|r| lock(r).unknown).sum()
+        self.shown.iter().map(|s| lock(s).unknown).sum()
     }
 
-    /// The last records of all rings, oldest first, `most` at the most.
+    /// The last records of all rings, oldest first, `most` at the most. Never waits for a drain.
     #[must_use]
     pub fn tail(&self, most: usize) -> Vec<TailRecord> {
         let mut all: Vec<TailRecord> = Vec::new();
-        for r in &self.rings {
-            let ring = lock(r);
-            all.extend(ring.tail.iter().skip(ring.tail.len().saturating_sub(most)));
+        for s in &self.shown {
+            let shown = lock(s);
+            all.extend(shown.tail.iter().skip(shown.tail.len().saturating_sub(most)));
         }
         all.sort_by_key(|t| t.record.tsc);
         all.drain(..all.len().saturating_sub(most));
@@ -213,6 +277,7 @@ impl<M: RingMemory, L: SiteLookup> Collector<M, L> {
             ring.at_file_start = ring.consumer.totals();
         }
         *lock(&self.out) = Out::Open(file);
+        self.note_file_size();
         closed.map_or(Ok(()), |r| r.map(drop))
     }
 
@@ -220,6 +285,7 @@ impl<M: RingMemory, L: SiteLookup> Collector<M, L> {
     pub fn finish_file(&self) -> Option<Result<Written, WriteError>> {
         self.drain_all();
         let totals: Vec<VcpuTotals> = (0..self.rings.len()).map(|i| self.file_totals(VcpuId(i as u8))).collect();
+        self.file_bytes.store(NO_FILE, Ordering::Relaxed);
         match std::mem::replace(&mut *lock(&self.out), Out::None) {
             Out::Open(mut w) => Some(Self::tell_unfinished(&mut w, &totals).and_then(|()| w.finish(&totals))),
             Out::Failed(Some(e)) => Some(Err(e)),
@@ -266,12 +332,9 @@ impl<M: RingMemory, L: SiteLookup> Collector<M, L> {
         }
     }
 
-    /// Bytes and records in the file so far.
+    /// Bytes in the file so far, if one is being written. Never waits for the file.
     #[must_use]
-    pub fn file_written(&self) -> Option<Written> {
-        match &*lock(&self.out) {
-            Out::Open(w) => Some(w.written()),
-            Out::None | Out::Failed(_) => None,
-        }
+    pub fn file_bytes(&self) -> Option<u64> {
+        Some(self.file_bytes.load(Ordering::Relaxed)).filter(|b| *b != NO_FILE)
     }
 }
