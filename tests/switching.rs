@@ -23,7 +23,16 @@ fn a_thousand_switches_leave_no_trace() {
     // Endless load for the switches, so that every one of them meets a busy guest …
     let busy = start(&["--cpus", "2", "--ring", "4096"], &format!("{LOAD} iters=0"));
     let sites = kernel.sites.patchable_len();
+    // The guest runs between any two switches: some function was called meanwhile, by the guest's own count.
+    let calls = || kernel.ground_truth(busy.target(), 2).iter().flatten().sum::<u64>();
+    let mut before = calls();
     for n in 0..1000 {
+        let until = std::time::Instant::now() + common::PATIENCE;
+        while calls() < before + 1000 {
+            assert!(std::time::Instant::now() < until, "the guest does not run between switches");
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+        before = calls();
         let on = n % 2 == 0;
         match command(&busy, Command::Switch { what: Selection::All, on }) {
             Event::Switched { on: turned_on, off, active, .. } => {

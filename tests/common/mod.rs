@@ -51,7 +51,7 @@ impl Kernel {
             let (function, _) = self.image.symbols().resolve(Gva(addr)).unwrap();
             let counter = |cpu| abi::PERCPU_GPA + cpu * abi::PERCPU_STRIDE + offset;
             let calls = (0..u64::from(cpus)).map(|cpu| read_u64(vm, counter(cpu))).sum();
-            let (site, _) = self.sites.iter().find(|(_, s)| s.function == function.addr).unwrap();
+            let site = self.sites.named(function.name).next().unwrap();
             assert_eq!(truth[site.index()].replace(calls), None, "{} is counted twice", function.name);
         }
         truth
