@@ -121,9 +121,21 @@ fn summary(controller: &Controller<Vm>, end: &GuestEnd, args: &RunArgs) {
             v.delivered, v.lost, v.pending, v.corrupt, v.inverted
         );
     }
+    stops(controller);
     top(controller, &snapshot);
     if Exit::of_guest(end) != Exit::Ok && args.last > 0 {
         last_records(&snapshot, args.last, controller);
+    }
+}
+
+/// How long the guest stood, over all stops while it ran.
+fn stops(controller: &Controller<Vm>) {
+    let stats = controller.target().pause_stats();
+    for (what, histogram) in [("kick", &stats.kick), ("work", &stats.work), ("resume", &stats.resume)] {
+        let s = histogram.summary();
+        if s.count > 0 {
+            eprintln!("exotrace: {} stops, {what}: median {:?}, p99 {:?}, max {:?}", s.count, s.median, s.p99, s.max);
+        }
     }
 }
 

@@ -25,10 +25,15 @@ fn measure(policy: &str, out: &Path, seconds: u64) {
     let controller = boot(&Cli::try_parse_from(cli).unwrap().run, "workload=flood iters=0 quiet").unwrap();
     let begin = Instant::now();
     let mut rss = Vec::new();
+    let mut slowest = Duration::ZERO;
     while begin.elapsed() < Duration::from_secs(seconds) {
         std::thread::sleep(Duration::from_millis(500));
         rss.push(rss_mib());
-        if controller.snapshot().file.is_none_or(|(_, bytes)| bytes > FILE_BYTES) {
+        // What the terminal UI draws a frame from.
+        let took = Instant::now();
+        let snapshot = controller.snapshot();
+        slowest = slowest.max(took.elapsed());
+        if snapshot.file.is_none_or(|(_, bytes)| bytes > FILE_BYTES) {
             controller.send(Command::StartFile { path: out.into() });
         }
     }
@@ -38,7 +43,7 @@ fn measure(policy: &str, out: &Path, seconds: u64) {
     let lost: u64 = vcpus.iter().map(|v| v.lost).sum();
     let rate = delivered as f64 / took / 1e6;
     println!(
-        "  {policy:>5}: {rate:.1} M records/s ({:.0} MB/s) to the file, {lost} lost of {}; RSS {} MiB after 1 s, {} MiB at the end",
+        "  {policy:>5}: {rate:.1} M records/s ({:.0} MB/s) to the file, {lost} lost of {}; RSS {} MiB after 1 s, {} MiB at the end; slowest snapshot {slowest:.1?}",
         rate * 32.0,
         delivered + lost,
         rss[1.min(rss.len() - 1)],
