@@ -2,8 +2,10 @@
 # What the recipes share: the cache, exit codes, messages. Sourced, never run.
 
 # Exit codes of all recipes: 3 = no network, 4 = something is missing on this machine.
+# shellcheck disable=SC2034 # used by those who source this
 readonly NO_NETWORK=3 MISSING=4
 
+# shellcheck disable=SC2034 # as above
 recipes=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${EXOTRACE_CACHE:-${XDG_CACHE_HOME:-${HOME:?}/.cache}/exotrace}
 mkdir -p "$cache"
