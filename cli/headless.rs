@@ -95,6 +95,12 @@ impl Console {
 
 fn say(event: &Event) {
     match event {
+        Event::Attached { slide, usable, left_out } => {
+            eprintln!("exotrace: attached: {usable} sites can be traced, the kernel was moved by {slide:#x}");
+            for (why, n) in left_out {
+                eprintln!("exotrace:   {n} sites are left out: {why}");
+            }
+        }
         Event::Switched { on, off, active, pause, .. } => {
             eprintln!("exotrace: {on} sites on, {off} off, {active} traced; the guest stood {:?}", pause.total());
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use exotrace_patcher::control::{Command, Control, Controller, Selection, Setup};
+use exotrace_patcher::control::{Boot, Command, Control, Controller, Selection, Setup};
 use exotrace_patcher::image::KernelImage;
 use exotrace_patcher::inject::Layout;
 use exotrace_trace::file::{Meta, policy_name};
@@ -52,6 +52,7 @@ pub fn boot(args: &RunArgs, cmdline: &str) -> anyhow::Result<Controller<Vm>> {
     let vm = Arc::new(Vm::new(config, &host).with_context(|| name.clone())?);
     let setup = Setup {
         image: kernel,
+        boot: Boot::Prepared,
         rings: args.rings(),
         trace: args.trace.clone().map(Selection::Filter),
         file: args.output.clone(),

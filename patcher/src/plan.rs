@@ -7,11 +7,13 @@
 //! Every form that a site takes is a single instruction of 5 bytes, so a vCPU or a preempted thread stands before or
 //! after a site but never inside, and a site may change whenever the vCPUs are stopped.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use exotrace_trace::ids::{Gpa, Gva, SiteId};
 
-use crate::image::{SITE_BYTES, Site, SiteTable, Skip};
+use crate::image::{HexBytes, SITE_BYTES, Site, SiteTable, Skip};
+use crate::machine::GuestRead;
 use crate::paging::WalkError;
 
 /// The nop that an untraced site holds (the one that Linux uses).
@@ -64,9 +66,28 @@ pub enum Unpatchable {
     /// The guest doesn't map it.
     #[error("{0}")]
     Unmapped(WalkError),
+    /// The guest changed it: its own ftrace, a kprobe, live patching, or memory that was given back after boot.
+    #[error("the guest changed it: it holds {}", HexBytes(found))]
+    Changed {
+        /// What it holds.
+        found: [u8; SITE_BYTES],
+    },
     /// Its 5 bytes lie in two pages that are not neighbours in guest physical memory.
     #[error("its bytes lie in two guest pages that are not contiguous")]
     Split,
+}
+
+impl Unpatchable {
+    /// A few words that are the same for all sites of a kind, to count by.
+    #[must_use]
+    pub fn kind(&self) -> String {
+        match self {
+            Unpatchable::Skipped(skip) => skip.reason().to_string(),
+            Unpatchable::Unmapped(_) => "not mapped (any more)".into(),
+            Unpatchable::Changed { .. } => "changed by the guest".into(),
+            Unpatchable::Split => "in two pages that are not neighbours".into(),
+        }
+    }
 }
 
 /// What becomes of one site in a plan.
@@ -174,6 +195,8 @@ impl Plan {
 pub struct Text {
     sites: Arc<SiteTable>,
     at: Vec<Result<Gpa, Unpatchable>>,
+    /// Where a site lies, also while it is left out because the guest changed it.
+    home: Vec<Option<Gpa>>,
     now: Vec<SiteState>,
 }
 
@@ -191,9 +214,50 @@ impl Text {
             let end = resolve(site.addr.offset(last)).map_err(Unpatchable::Unmapped)?;
             if first.checked_add(last) == Some(end) { Ok(first) } else { Err(Unpatchable::Split) }
         };
-        let at = sites.iter().map(|(_, site)| place(site)).collect();
+        let at: Vec<Result<Gpa, Unpatchable>> = sites.iter().map(|(_, site)| place(site)).collect();
+        let home = at.iter().map(|a| a.ok()).collect();
         let now = vec![SiteState::Original; sites.len()];
-        Text { sites, at, now }
+        Text { sites, at, home, now }
+    }
+
+    /// Looks at every site of a guest that turned its own sites into nops (Linux's ftrace_init): those that hold the nop
+    /// count as such from now on, those that hold something else than what was last written are left out of plans
+    /// until a later look finds them back. Returns how many sites may be patched.
+    pub fn survey<M: GuestRead + ?Sized>(&mut self, memory: &M) -> usize {
+        let mut usable = 0;
+        for n in 0..self.at.len() {
+            let Some(site) = self.sites.get(SiteId(n as u32)) else { continue };
+            let gpa = match (self.at[n], self.home[n]) {
+                (Ok(gpa), _) | (Err(Unpatchable::Changed { .. }), Some(gpa)) => gpa,
+                _ => continue,
+            };
+            let mut found = [0; SITE_BYTES];
+            let read = memory.read(gpa, &mut found).is_ok();
+            let now = self.now[n];
+            let call = matches!(now, SiteState::Call(_)) && bytes_of(site, now).is_ok_and(|b| b == found);
+            self.at[n] = match found {
+                NOP if read => {
+                    self.now[n] = SiteState::Nop;
+                    Ok(gpa)
+                }
+                _ if call && read => Ok(gpa),
+                _ => Err(Unpatchable::Changed { found }),
+            };
+            usable += usize::from(self.at[n].is_ok());
+        }
+        usable
+    }
+
+    /// How many sites are left out of plans, and why, most frequent first.
+    #[must_use]
+    pub fn left_out(&self) -> Vec<(String, usize)> {
+        let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
+        for why in self.at.iter().filter_map(|a| a.as_ref().err()) {
+            *reasons.entry(why.kind()).or_default() += 1;
+        }
+        let mut list: Vec<_> = reasons.into_iter().collect();
+        list.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+        list
     }
 
     /// The table of the sites.

@@ -288,7 +288,7 @@ impl State {
         let active = self.snapshot.active.iter().filter(|a| **a).count();
         self.snapshot.last_pause = Some(pause);
         self.snapshot.pauses += 1;
-        self.events.push(Event::Switched { on, off, unchanged, active, pause });
+        self.events.push(Event::Switched { on, off, unchanged, skipped: 0, active, pause });
     }
 
     fn obey(&mut self, command: Command, info: &RunInfo) {

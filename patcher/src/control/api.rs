@@ -123,6 +123,15 @@ impl std::fmt::Display for GuestEnd {
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// A guest that boots on its own has got so far that it can be traced.
+    Attached {
+        /// How far the kernel was moved from where it was linked (KASLR), in bytes.
+        slide: u64,
+        /// Sites that can be switched.
+        usable: usize,
+        /// Sites that can't, per reason.
+        left_out: Vec<(String, usize)>,
+    },
     /// Functions were switched.
     Switched {
         /// Sites turned into calls by this.
@@ -131,6 +140,8 @@ pub enum Event {
         off: usize,
         /// Sites that were asked for but already so.
         unchanged: usize,
+        /// Sites that were asked for but can't be switched now; [`Event::Attached`] says why.
+        skipped: usize,
         /// Sites traced now.
         active: usize,
         /// How long the guest stood.

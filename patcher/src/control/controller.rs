@@ -15,11 +15,13 @@ use exotrace_trace::ring::layout::FullPolicy;
 
 use super::live::LiveView;
 use super::output::Output;
-use super::session::{MachineCollector, RingOptions, Session, SessionError};
+use super::session::{Lookup, MachineCollector, RingOptions, Session, SessionError, functions, make_rings, select};
 use super::target::{Target, TargetEvent};
-use super::worker::Worker;
-use super::{Command, Control, Event, GuestEnd, PauseTimes, RunInfo, Selection, Snapshot, VcpuGauge, error_chain};
-use crate::image::KernelImage;
+use super::worker::{Armed, Worker};
+use super::{
+    Command, Control, Event, FunctionInfo, GuestEnd, PauseTimes, RunInfo, Selection, Snapshot, VcpuGauge, error_chain,
+};
+use crate::image::{KernelImage, SiteTable};
 
 /// How long records lie in a ring at most before they are shown, when no doorbell rings.
 const TICK: Duration = Duration::from_millis(20);
@@ -30,11 +32,22 @@ const CONTROL_THREAD: &str = "exo-control";
 /// Events that wait for a reader at most.
 const EVENTS_AT_MOST: usize = 4096;
 
+/// How the guest comes to its page tables and its text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Boot {
+    /// The VMM sets them up: everything is prepared before the first instruction.
+    Prepared,
+    /// The guest does, as Linux: exotrace attaches as soon as it has.
+    OnItsOwn,
+}
+
 /// What to trace and how, from the start.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The kernel image.
     pub image: Arc<KernelImage>,
+    /// How it boots.
+    pub boot: Boot,
     /// Rings.
     pub rings: RingOptions,
     /// What is traced from the first instruction on.
@@ -83,6 +96,7 @@ pub(super) struct Board {
 pub(super) struct Shared<T: Target> {
     pub(super) target: Arc<T>,
     pub(super) collector: Arc<MachineCollector<T>>,
+    pub(super) lookup: Lookup,
     pub(super) board: Mutex<Board>,
     pub(super) changed: Condvar,
     pub(super) info: RunInfo,
@@ -142,22 +156,35 @@ impl<T: Target> Controller<T> {
     /// # Errors
     /// See [`StartError`]; nothing runs then, and no file was left behind.
     pub fn start(target: Arc<T>, setup: Setup) -> Result<Controller<T>, StartError> {
-        let (session, collector) =
-            Session::attach(&*target, Arc::clone(&setup.image), setup.rings, setup.trace.as_ref())?;
-        let clock = target.clock();
-        let functions = session.functions();
-        let output = Output::new(Arc::clone(&setup.image), Arc::clone(session.sites()), setup.meta, clock);
-        let board = Board {
-            active: functions.iter().map(|f| session.is_active(f.site)).collect(),
-            file: setup.file.clone(),
-            ..Board::default()
+        let sites = SiteTable::build(&setup.image);
+        if let Some(trace) = &setup.trace {
+            // A wrong filter is to be known before anything is made.
+            select(&sites, trace)?;
+        }
+        let functions = functions(&sites);
+        let lookup = Lookup::new(sites.len());
+        let collector = make_rings(&*target, setup.rings, lookup.clone())?;
+        let mut armed = Armed { image: Arc::clone(&setup.image), rings: setup.rings, trace: setup.trace.clone() };
+        let session = match setup.boot {
+            Boot::Prepared => {
+                let session = Session::attach(&*target, setup.image, setup.rings, armed.trace.take().as_ref())?;
+                lookup.set(&session);
+                Some(session)
+            }
+            Boot::OnItsOwn => None,
         };
-        let live = LiveView::new(setup.image, Arc::clone(session.sites()), clock);
+        let clock = target.clock();
+        let output = Output::new(lookup.clone(), setup.meta, clock);
+        let is_active = |f: &FunctionInfo| session.as_ref().is_some_and(|s| s.is_active(f.site));
+        let board =
+            Board { active: functions.iter().map(is_active).collect(), file: setup.file.clone(), ..Board::default() };
+        let live = LiveView::new(lookup.clone(), clock);
         let policy = setup.rings.policy;
         let info = RunInfo { functions, policy, guest: setup.guest, host: setup.host };
         let shared = Arc::new(Shared {
             target: Arc::clone(&target),
             collector,
+            lookup,
             board: Mutex::new(board),
             changed: Condvar::new(),
             info,
@@ -174,7 +201,7 @@ impl<T: Target> Controller<T> {
             shared.collector.start_file(shared.output.create(path)?)?;
         }
         // Everything that drains stands before the guest runs: it may fill its rings at once.
-        let this = Self::spawn(Arc::clone(&shared), session);
+        let this = Self::spawn(Arc::clone(&shared), session, armed);
         if let Err(why) = target.start() {
             drop(this);
             if let Some(path) = &setup.file {
@@ -186,7 +213,7 @@ impl<T: Target> Controller<T> {
         this
     }
 
-    fn spawn(shared: Arc<Shared<T>>, session: Session) -> Result<Controller<T>, StartError> {
+    fn spawn(shared: Arc<Shared<T>>, session: Option<Session>, armed: Armed) -> Result<Controller<T>, StartError> {
         let (inputs, rx) = unbounded();
         let mut this = Controller { shared: Arc::clone(&shared), inputs: inputs.clone(), threads: Vec::new() };
         let watched = Arc::clone(&shared);
@@ -204,7 +231,7 @@ impl<T: Target> Controller<T> {
         thread("exo-drain", Box::new(move || drain_loop(&s)))?;
         let s = Arc::clone(&shared);
         thread("exo-events", Box::new(move || event_loop(&s, &inputs)))?;
-        thread(CONTROL_THREAD, Box::new(move || Worker::new(&shared, session).run(&rx)))?;
+        thread(CONTROL_THREAD, Box::new(move || Worker::new(&shared, session, armed).run(&rx)))?;
         Ok(this)
     }
 

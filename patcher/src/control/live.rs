@@ -3,25 +3,25 @@
 use std::sync::Arc;
 
 use exotrace_trace::clock::Clock;
-use exotrace_trace::collect::TailRecord;
+use exotrace_trace::collect::{SiteLookup, TailRecord};
 use exotrace_trace::ids::Gva;
 
 use super::LiveRecord;
-use crate::image::{KernelImage, SITE_BYTES, SiteTable};
+use super::session::Lookup;
+use crate::image::SITE_BYTES;
 
 /// Lines in a snapshot at most.
 pub(super) const LINES: usize = 512;
 
 /// See the module's docs.
 pub(super) struct LiveView {
-    image: Arc<KernelImage>,
-    sites: Arc<SiteTable>,
+    lookup: Lookup,
     clock: Clock,
 }
 
 impl LiveView {
-    pub(super) fn new(image: Arc<KernelImage>, sites: Arc<SiteTable>, clock: Clock) -> LiveView {
-        LiveView { image, sites, clock }
+    pub(super) fn new(lookup: Lookup, clock: Clock) -> LiveView {
+        LiveView { lookup, clock }
     }
 
     /// Resolves names.
@@ -30,8 +30,9 @@ impl LiveView {
     }
 
     fn line(&self, t: &TailRecord) -> LiveRecord {
-        let site = self.sites.by_ip(t.record.ip);
-        let addr = site.and_then(|s| self.sites.get(s)).map(|s| s.addr);
+        let site = self.lookup.site_of_ip(t.record.ip);
+        let sites = self.lookup.tables().map(|t| &t.sites);
+        let addr = site.and_then(|s| sites?.get(s)).map(|s| s.addr);
         LiveRecord {
             vcpu: t.vcpu,
             tsc: t.record.tsc(),
@@ -45,7 +46,8 @@ impl LiveView {
     /// A return address as the function that it lies in.
     fn caller(&self, addr: Gva) -> Box<str> {
         // The call is before the return address, which may already be the next function's first byte.
-        match self.image.symbols().resolve(Gva(addr.0.wrapping_sub(1))) {
+        let before = Gva(addr.0.wrapping_sub(1));
+        match self.lookup.tables().and_then(|t| t.image.symbols().resolve(before)) {
             Some((symbol, offset)) => format!("{}+{:#x}", symbol.name, offset + 1).into(),
             None => addr.to_string().into(),
         }

@@ -3,6 +3,7 @@
 
 mod api;
 mod controller;
+mod linux;
 mod live;
 mod output;
 mod session;
@@ -10,8 +11,8 @@ mod target;
 mod worker;
 
 pub use api::*;
-pub use controller::{Controller, Setup, StartError};
-pub use session::{Change, Lookup, MachineCollector, RingOptions, Session, SessionError};
+pub use controller::{Boot, Controller, Setup, StartError};
+pub use session::{Change, Lookup, MachineCollector, RingOptions, Session, SessionError, Tables, make_rings};
 pub use target::{FullHook, Target, TargetEvent};
 
 /// An error with its causes in one line, for events and messages.

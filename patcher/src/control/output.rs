@@ -2,19 +2,17 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exotrace_trace::clock::Clock;
 use exotrace_trace::file::{self, Event, EventKind, Meta, Pause, TraceWriter, WriteError};
 
 use super::PauseTimes;
-use crate::image::{KernelImage, SiteTable};
+use super::session::Lookup;
 
 /// See the module's docs.
 pub(super) struct Output {
-    image: Arc<KernelImage>,
-    sites: Arc<SiteTable>,
+    lookup: Lookup,
     meta: Meta,
     clock: Clock,
     /// The host instant that `clock` was taken at.
@@ -22,23 +20,29 @@ pub(super) struct Output {
 }
 
 impl Output {
-    pub(super) fn new(image: Arc<KernelImage>, sites: Arc<SiteTable>, meta: Meta, clock: Clock) -> Output {
-        Output { image, sites, meta, clock, at: Instant::now() }
+    pub(super) fn new(lookup: Lookup, meta: Meta, clock: Clock) -> Output {
+        Output { lookup, meta, clock, at: Instant::now() }
     }
 
     /// Creates a trace file with everything that a reader needs before the first record.
     pub(super) fn create(&self, path: &Path) -> Result<TraceWriter<File>, WriteError> {
         let mut w = TraceWriter::create(path, &self.meta)?;
         w.write_clock(&self.clock)?;
-        let code = self.image.symbols().code();
+        self.write_tables(&mut w)?;
+        w.flush()?;
+        Ok(w)
+    }
+
+    /// Writes the kernel's names, if it is known by now where it runs.
+    pub(super) fn write_tables(&self, w: &mut TraceWriter<File>) -> Result<(), WriteError> {
+        let Some(tables) = self.lookup.tables() else { return Ok(()) };
+        let code = tables.image.symbols().code();
         w.write_symbols(code.map(|s| file::Symbol {
             addr: s.addr,
             size: u32::try_from(s.size).unwrap_or(u32::MAX),
             name: s.name,
         }))?;
-        w.write_sites(self.sites.iter().map(|(id, s)| file::Site { id, addr: s.addr, function: &s.name }))?;
-        w.flush()?;
-        Ok(w)
+        w.write_sites(tables.sites.iter().map(|(id, s)| file::Site { id, addr: s.addr, function: &s.name }))
     }
 
     /// An event of now, in guest time.

@@ -1,10 +1,10 @@
 //! A traced machine: image, sites, injected memory, trampoline, rings. The one place that holds what the guest's text
 //! looks like now.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use exotrace_trace::collect::{Collector, SiteLookup};
-use exotrace_trace::ids::{Gva, SiteId, VcpuId};
+use exotrace_trace::ids::{Gpa, Gva, SiteId, VcpuId};
 use exotrace_trace::ring::layout::FullPolicy;
 use exotrace_trace::ring::{Consumer, RingMemory, RingPlace};
 
@@ -12,11 +12,11 @@ use super::{FunctionInfo, Selection};
 use crate::engine::{self, Applied, Refused};
 use crate::filter::{Filter, FilterError};
 use crate::image::{ImageError, KernelImage, SiteTable};
-use crate::inject::{InjectError, Injection, Request};
-use crate::machine::{Machine, StopError, Stopped};
+use crate::inject::{InjectError, Injection, Layout, Request};
+use crate::machine::{GuestRead, Machine, StopError, Stopped, VcpuState};
 use crate::paging::{Paging, WalkError};
 use crate::plan::{Plan, PlanError, SiteState, Text};
-use crate::trampoline::{self, RingMap, Trampoline, TrampolineError};
+use crate::trampoline::{self, RingMap, Tail, TrampolineError};
 
 /// The tracer mask of the one tracer that there is.
 const MASK_FUNCTION: u16 = 1;
@@ -57,6 +57,15 @@ pub enum SessionError {
     /// A vCPU has no state.
     #[error("vCPU {0} has no registers to read")]
     NoVcpu(VcpuId),
+    /// A symbol is missing.
+    #[error("the kernel image has no symbol '{0}', which is needed to find its per-CPU areas")]
+    NoSymbol(&'static str),
+    /// The guest has not got that far.
+    #[error("the guest can't be traced yet: {0}; exotrace tries again")]
+    NotYet(&'static str),
+    /// Only a new top-level entry would do.
+    #[error("no free address space near the kernel under page-table entries that all processes share")]
+    NotShared,
     /// The guest was detached.
     #[error("exotrace is detached from the guest; start it again to trace it")]
     Detached,
@@ -71,16 +80,49 @@ pub struct RingOptions {
     pub records: u32,
 }
 
-/// Sites by the address in a record.
+/// The kernel's names at the addresses that it runs at.
+#[derive(Debug)]
+pub struct Tables {
+    /// The image, at run-time addresses.
+    pub image: Arc<KernelImage>,
+    /// Its sites.
+    pub sites: Arc<SiteTable>,
+}
+
+/// Sites by the address in a record. Empty until it is known where the kernel runs.
 #[derive(Clone, Debug)]
-pub struct Lookup(Arc<SiteTable>);
+pub struct Lookup {
+    tables: Arc<OnceLock<Tables>>,
+    sites: usize,
+}
+
+impl Lookup {
+    /// A look-up for an image with that many sites.
+    #[must_use]
+    pub fn new(sites: usize) -> Lookup {
+        Lookup { tables: Arc::default(), sites }
+    }
+
+    /// The tables, once it is known where the kernel runs.
+    #[must_use]
+    pub fn tables(&self) -> Option<&Tables> {
+        self.tables.get()
+    }
+
+    /// Says where the kernel runs; once.
+    pub(super) fn set(&self, session: &Session) {
+        let tables = Tables { image: Arc::clone(&session.image), sites: Arc::clone(session.sites()) };
+        // A second attach finds the kernel where the first one found it.
+        let _ = self.tables.set(tables);
+    }
+}
 
 impl SiteLookup for Lookup {
     fn site_of_ip(&self, ip: u32) -> Option<SiteId> {
-        self.0.by_ip(ip)
+        self.tables.get().and_then(|t| t.sites.by_ip(ip))
     }
     fn site_count(&self) -> usize {
-        self.0.len()
+        self.sites
     }
 }
 
@@ -97,18 +139,93 @@ pub struct Change {
 
 /// See the module's docs.
 pub struct Session {
-    image: Arc<KernelImage>,
-    text: Text,
+    pub(super) image: Arc<KernelImage>,
+    pub(super) text: Text,
     trampoline: Gva,
     detached: bool,
+    /// The guest patches its own text as well: look before every plan.
+    pub(super) shares_text: bool,
 }
 
 /// The collector of a machine's rings.
 pub type MachineCollector<M> = Collector<<M as Machine>::Injected, Lookup>;
 
+/// Makes the rings of a machine that has not started, and their collector.
+///
+/// # Errors
+/// The rings don't fit the injected memory.
+pub fn make_rings<M: Machine>(
+    machine: &M,
+    rings: RingOptions,
+    lookup: Lookup,
+) -> Result<Arc<MachineCollector<M>>, SessionError> {
+    let layout = Layout::new(usize::from(machine.vcpus()), rings.records)?;
+    let (len, needed) = (machine.injected_len(), layout.len());
+    if len < needed {
+        return Err(InjectError::MemslotTooSmall { memslot: machine.injected_gpa(), len, needed }.into());
+    }
+    let injected = machine.injected();
+    let consumer = |v| {
+        let vcpu = VcpuId(v);
+        let place = RingPlace {
+            vcpu,
+            ctrl: layout.control(vcpu) as usize,
+            slots: layout.slots_of(vcpu).start as usize,
+            records: layout.records(),
+        };
+        Consumer::new(injected.clone(), place, rings.policy)
+    };
+    Ok(Arc::new(Collector::new((0..machine.vcpus()).map(consumer).collect(), lookup)))
+}
+
+/// All that it takes to put trampolines and rings into a guest.
+pub(super) struct Placement<'a, M> {
+    pub(super) machine: &'a M,
+    pub(super) policy: FullPolicy,
+    pub(super) records: u32,
+    /// The registers of all vCPUs, with the kernel's page tables and GS bases.
+    pub(super) vcpus: &'a [VcpuState],
+    pub(super) tail: Tail,
+    pub(super) sites: &'a SiteTable,
+    /// New entries in top-level page tables would be seen by one address space only.
+    pub(super) shared_top: bool,
+}
+
+impl<M: Machine> Placement<'_, M> {
+    /// Maps rings and trampoline into the stopped guest; returns the trampoline's address.
+    pub(super) fn inject<S: Stopped>(&self, guard: &mut S) -> Result<Gva, SessionError> {
+        let request = Request {
+            vcpus: self.vcpus,
+            records: self.records,
+            text: self.sites.span().ok_or(SessionError::NoSites)?,
+            memslot: self.machine.injected_gpa(),
+            memslot_len: self.machine.injected_len(),
+        };
+        let injection = Injection::plan(guard, &request)?;
+        if self.shared_top {
+            let roots: Vec<Gpa> = self.vcpus.iter().map(|v| Gpa(v.cr3 & !0xfff)).collect();
+            if injection.writes.iter().any(|w| roots.contains(&Gpa(w.at.0 & !0xfff))) {
+                return Err(SessionError::NotShared);
+            }
+        }
+        let rings =
+            RingMap { head_off: injection.head_off, slots: injection.slots_gva, records: injection.layout.records() };
+        let trampoline = trampoline::assemble(self.policy, rings, MASK_FUNCTION, self.tail, injection.code_gva)?;
+        let injected = self.machine.injected();
+        injected.copy_in(injection.layout.code().start as usize, &trampoline.code);
+        injection.apply(guard, &injected)?;
+        Ok(trampoline.at)
+    }
+}
+
+/// The registers of all vCPUs.
+pub(super) fn states<M: Machine, S: Stopped>(machine: &M, guard: &S) -> Result<Vec<VcpuState>, SessionError> {
+    (0..machine.vcpus()).map(|v| guard.vcpu(VcpuId(v)).ok_or(SessionError::NoVcpu(VcpuId(v)))).collect()
+}
+
 impl Session {
-    /// Prepares a machine that has not started: turns every site into a nop, as ftrace_init does, maps trampoline and
-    /// rings, and switches `initial` on.
+    /// Prepares a machine that has not started and whose boot protocol sets page tables and GS bases up: turns every
+    /// site into a nop, as ftrace_init does, maps trampoline and rings, and switches `initial` on.
     ///
     /// # Errors
     /// See [`SessionError`]; the machine must not be started then.
@@ -117,37 +234,41 @@ impl Session {
         image: Arc<KernelImage>,
         rings: RingOptions,
         initial: Option<&Selection>,
-    ) -> Result<(Session, Arc<MachineCollector<M>>), SessionError> {
+    ) -> Result<Session, SessionError> {
         let sites = Arc::new(SiteTable::build(&image));
         let wanted = initial.map(|s| select(&sites, s)).transpose()?;
         let mut guard = machine.stop()?;
-        let state = |v| guard.vcpu(VcpuId(v)).ok_or(SessionError::NoVcpu(VcpuId(v)));
-        let vcpus = (0..machine.vcpus()).map(state).collect::<Result<Vec<_>, _>>()?;
-        let boot = vcpus.first().ok_or(SessionError::NoVcpu(VcpuId(0)))?;
-        let paging = Paging::of(boot)?;
+        let vcpus = states(machine, &guard)?;
+        let paging = Paging::of(vcpus.first().ok_or(SessionError::NoVcpu(VcpuId(0)))?)?;
         let text = Text::resolve(Arc::clone(&sites), |gva| paging.walk(&guard, gva).map(|m| m.gpa));
-        let request = Request {
-            vcpus: &vcpus,
-            records: rings.records,
-            text: sites.span().ok_or(SessionError::NoSites)?,
-            memslot: machine.injected_gpa(),
-            memslot_len: machine.injected_len(),
-        };
-        let injection = Injection::plan(&guard, &request)?;
-        let trampoline = assemble(&injection, rings.policy)?;
-        let injected = machine.injected();
-        injected.copy_in(injection.layout.code().start as usize, &trampoline.code);
-        let consumers = (0..machine.vcpus())
-            .map(|v| Consumer::new(injected.clone(), ring_place(&injection, VcpuId(v)), rings.policy))
-            .collect();
-        injection.apply(&mut guard, &injected)?;
-        let mut session = Session { image, text, trampoline: trampoline.at, detached: false };
+        let (policy, records) = (rings.policy, rings.records);
+        let placement =
+            Placement { machine, policy, records, vcpus: &vcpus, tail: Tail::Ret, sites: &sites, shared_top: false };
+        let trampoline = placement.inject(&mut guard)?;
+        let mut session = Session::new(image, text, trampoline, false);
         session.boot_nops(&mut guard)?;
         if let Some(wanted) = wanted {
             let plan = session.plan_switch(wanted, true)?;
             session.apply(&plan, &mut guard)?;
         }
-        Ok((session, Arc::new(Collector::new(consumers, Lookup(sites)))))
+        Ok(session)
+    }
+
+    pub(super) fn new(image: Arc<KernelImage>, text: Text, trampoline: Gva, shares_text: bool) -> Session {
+        Session { image, text, trampoline, detached: false, shares_text }
+    }
+
+    /// Looks at the guest's sites again, if the guest changes them as well.
+    pub fn look<M: GuestRead + ?Sized>(&mut self, memory: &M) {
+        if self.shares_text {
+            self.text.survey(memory);
+        }
+    }
+
+    /// How many sites are left out, and why.
+    #[must_use]
+    pub fn left_out(&self) -> Vec<(String, usize)> {
+        self.text.left_out()
     }
 
     /// Every site a nop, before the first instruction.
@@ -179,18 +300,6 @@ impl Session {
     #[must_use]
     pub fn is_active(&self, site: SiteId) -> bool {
         matches!(self.text.state(site), Some(SiteState::Call(_)))
-    }
-
-    /// What users see of the sites.
-    #[must_use]
-    pub fn functions(&self) -> Arc<[FunctionInfo]> {
-        let info = |(site, s): (SiteId, &crate::image::Site)| FunctionInfo {
-            site,
-            name: s.name.clone(),
-            addr: s.function,
-            skipped: s.skip().map(|why| why.to_string().into()),
-        };
-        self.sites().iter().map(info).collect()
     }
 
     fn check_attached(&self) -> Result<(), SessionError> {
@@ -229,6 +338,10 @@ impl Session {
     /// When it was detached already.
     pub fn plan_detach(&self) -> Result<Plan, SessionError> {
         self.check_attached()?;
+        if self.shares_text {
+            // What a Linux guest had there before exotrace came.
+            return Ok(self.text.plan_all(SiteState::Nop)?);
+        }
         Ok(self.text.plan_detach()?)
     }
 
@@ -251,24 +364,19 @@ impl Session {
     }
 }
 
-fn assemble(injection: &Injection, policy: FullPolicy) -> Result<Trampoline, TrampolineError> {
-    let rings =
-        RingMap { head_off: injection.head_off, slots: injection.slots_gva, records: injection.layout.records() };
-    trampoline::assemble(policy, rings, MASK_FUNCTION, injection.code_gva)
-}
-
-fn ring_place(injection: &Injection, vcpu: VcpuId) -> RingPlace {
-    let layout = &injection.layout;
-    RingPlace {
-        vcpu,
-        ctrl: layout.control(vcpu) as usize,
-        slots: layout.slots_of(vcpu).start as usize,
-        records: layout.records(),
-    }
+/// What users see of the sites.
+pub(super) fn functions(sites: &SiteTable) -> Arc<[FunctionInfo]> {
+    let info = |(site, s): (SiteId, &crate::image::Site)| FunctionInfo {
+        site,
+        name: s.name.clone(),
+        addr: s.function,
+        skipped: s.skip().map(|why| why.to_string().into()),
+    };
+    sites.iter().map(info).collect()
 }
 
 /// The sites that a selection means, those only that can be patched.
-fn select(sites: &SiteTable, what: &Selection) -> Result<Vec<SiteId>, SessionError> {
+pub(super) fn select(sites: &SiteTable, what: &Selection) -> Result<Vec<SiteId>, SessionError> {
     match what {
         Selection::All => Ok(sites.patchable().map(|(id, _)| id).collect()),
         Selection::Filter(text) => {

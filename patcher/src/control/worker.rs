@@ -1,42 +1,93 @@
 //! The worker: carries out commands, one after another.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 use exotrace_trace::file::EventKind;
 
 use super::controller::{Input, Shared, lock};
-use super::session::{Change, Session, SessionError};
+use super::linux;
+use super::session::{Change, RingOptions, Session, SessionError};
 use super::target::{Target, TargetEvent};
-use super::{Command, Event, GuestEnd, PauseTimes, error_chain};
+use super::{Command, Event, FunctionInfo, GuestEnd, PauseTimes, Selection, error_chain};
+use crate::image::KernelImage;
 use crate::machine::Stopped;
 use crate::plan::Plan;
+
+/// How often a guest that boots on its own is looked at when something is to be traced.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What an attach needs, and what is to be traced then.
+pub(super) struct Armed {
+    /// At the addresses that it was linked at.
+    pub(super) image: Arc<KernelImage>,
+    pub(super) rings: RingOptions,
+    pub(super) trace: Option<Selection>,
+}
 
 /// See the module's docs.
 pub(super) struct Worker<'a, T: Target> {
     s: &'a Shared<T>,
-    session: Session,
+    /// None while a guest that boots on its own has not got far enough.
+    session: Option<Session>,
+    armed: Armed,
     /// Held while the guest is paused by command.
     paused: Option<T::Stopped<'a>>,
 }
 
 impl<'a, T: Target> Worker<'a, T> {
-    pub(super) fn new(s: &'a Shared<T>, session: Session) -> Worker<'a, T> {
-        Worker { s, session, paused: None }
+    pub(super) fn new(s: &'a Shared<T>, session: Option<Session>, armed: Armed) -> Worker<'a, T> {
+        Worker { s, session, armed, paused: None }
     }
 
     pub(super) fn run(mut self, inputs: &Receiver<Input>) {
         // Ends with Quit; the channel closes only after that.
-        while let Ok(input) = inputs.recv() {
+        loop {
+            let waits = self.session.is_none() && self.armed.trace.is_some() && self.paused.is_none();
+            let input = if waits { inputs.recv_timeout(LOOK_EVERY) } else { inputs.recv().map_err(Into::into) };
             match input {
-                Input::Target(event) => self.target_event(event),
-                Input::Command(Command::Quit) => break,
-                Input::Command(command) => self.command(command),
+                Ok(Input::Target(event)) => self.target_event(event),
+                Ok(Input::Command(Command::Quit)) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(Input::Command(command)) => self.command(command),
+                Err(RecvTimeoutError::Timeout) => self.try_armed(),
             }
         }
         self.quit();
+    }
+
+    /// Attaches if the guest has got far enough by now, and traces what was asked for.
+    fn try_armed(&mut self) {
+        match self.attach() {
+            Ok(()) => {
+                if let Some(what) = self.armed.trace.take() {
+                    self.switch("switching on", |session| session.plan(&what, true));
+                }
+            }
+            Err(SessionError::NotYet(_) | SessionError::Stop(_)) => {}
+            Err(why) => {
+                // It won't get better by itself.
+                self.armed.trace = None;
+                self.refuse("attaching to the guest", why);
+            }
+        }
+    }
+
+    fn attach(&mut self) -> Result<(), SessionError> {
+        if self.session.is_some() {
+            return Ok(());
+        }
+        let found = linux::attach(&*self.s.target, &self.armed.image, self.armed.rings)?;
+        self.s.lookup.set(&found.session);
+        self.s.collector.with_file(|w| self.s.output.write_tables(w));
+        let (slide, usable, left_out) = (found.slide, found.usable, found.session.left_out());
+        self.session = Some(found.session);
+        self.s
+            .note(EventKind::Note { text: format!("attached: slide {slide:#x}, {usable} sites usable, {left_out:?}") });
+        self.s.publish(Event::Attached { slide, usable, left_out });
+        Ok(())
     }
 
     fn command(&mut self, command: Command) {
@@ -65,7 +116,13 @@ impl<'a, T: Target> Worker<'a, T> {
         &mut self,
         plan: impl FnOnce(&Session) -> Result<Plan, SessionError>,
     ) -> Result<(Change, PauseTimes), SessionError> {
-        let plan = plan(&self.session)?;
+        if self.paused.is_none() {
+            self.attach()?;
+        }
+        let target = &self.s.target;
+        let session = self.session.as_mut().ok_or(SessionError::NotYet("it is paused; resume it first"))?;
+        session.look(&**target);
+        let plan = plan(session)?;
         if plan.is_empty() {
             let unchanged = plan.outcomes().len();
             let applied = crate::engine::Applied { unchanged, ..Default::default() };
@@ -73,12 +130,12 @@ impl<'a, T: Target> Worker<'a, T> {
         }
         if let Some(guard) = &mut self.paused {
             let begin = Instant::now();
-            let change = self.session.apply(&plan, guard)?;
+            let change = session.apply(&plan, guard)?;
             return Ok((change, PauseTimes { work: begin.elapsed(), ..PauseTimes::default() }));
         }
         let mut guard = self.s.target.stop()?;
         let begin = Instant::now();
-        let change = self.session.apply(&plan, &mut guard);
+        let change = session.apply(&plan, &mut guard);
         let (kick, work) = (guard.stop_time(), begin.elapsed());
         let begin = Instant::now();
         drop(guard);
@@ -92,7 +149,8 @@ impl<'a, T: Target> Worker<'a, T> {
 
     fn refresh_active(&self) {
         let functions = &self.s.info.functions;
-        let active = functions.iter().map(|f| self.session.is_active(f.site)).collect();
+        let is_active = |f: &FunctionInfo| self.session.as_ref().is_some_and(|s| s.is_active(f.site));
+        let active = functions.iter().map(is_active).collect();
         lock(&self.s.board).active = active;
     }
 
@@ -101,15 +159,15 @@ impl<'a, T: Target> Worker<'a, T> {
             Err(why) => self.refuse(what, why),
             Ok((change, pause)) => {
                 self.refresh_active();
-                let active = self.session.active();
+                let active = self.session.as_ref().map_or(0, Session::active);
                 self.s.note(EventKind::Switched {
                     on: change.on as u64,
                     off: change.off as u64,
                     active: active as u64,
                     pause: super::output::file_pause(pause),
                 });
-                let unchanged = change.applied.unchanged;
-                self.s.publish(Event::Switched { on: change.on, off: change.off, unchanged, active, pause });
+                let (unchanged, skipped) = (change.applied.unchanged, change.applied.skipped);
+                self.s.publish(Event::Switched { on: change.on, off: change.off, unchanged, skipped, active, pause });
             }
         }
     }
@@ -118,7 +176,9 @@ impl<'a, T: Target> Worker<'a, T> {
         match self.change(Session::plan_detach) {
             Err(why) => self.refuse("detaching", why),
             Ok((change, _)) => {
-                self.session.set_detached();
+                if let Some(session) = &mut self.session {
+                    session.set_detached();
+                }
                 self.refresh_active();
                 let sites = change.applied.patched;
                 self.s.note(EventKind::Detached { sites: sites as u64 });

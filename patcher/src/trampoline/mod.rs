@@ -39,7 +39,7 @@
 //!           mov    %r11d, SLOTS+TAG(%r10)  last: the record is complete
 //!           pop    %rdx
 //!           pop    %rax
-//!           ret
+//!           ret                            or a jump to the guest's return thunk
 //!   slow:   mov    %gs:HARD_LAST, %r11
 //!           mov    %gs:HEAD, %rax
 //!           lea    1(%rax), %r10
@@ -129,6 +129,15 @@ pub enum TrampolineError {
     },
 }
 
+/// How a trampoline returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// With a plain `ret`.
+    Ret,
+    /// Through the guest's return thunk, which keeps the guest's mitigation of speculative returns complete.
+    Thunk(Gva),
+}
+
 /// A trampoline, ready to be written at its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trampoline {
@@ -147,9 +156,15 @@ pub const fn meta_word(mask_id: u16) -> u32 {
 /// Assembles the trampoline for one tracer mask at address `at`.
 ///
 /// # Errors
-/// When the rings are out of reach of the addressing used, or the ring size is impossible.
-pub fn assemble(policy: FullPolicy, rings: RingMap, mask_id: u16, at: Gva) -> Result<Trampoline, TrampolineError> {
-    let emitter = Emitter::new(rings, mask_id)?;
+/// When the rings are out of reach of the addressing used, the thunk of a jump, or the ring size is impossible.
+pub fn assemble(
+    policy: FullPolicy,
+    rings: RingMap,
+    mask_id: u16,
+    tail: Tail,
+    at: Gva,
+) -> Result<Trampoline, TrampolineError> {
+    let emitter = Emitter::new(rings, mask_id, tail)?;
     let code = emitter.emit(policy, at).map_err(|e| TrampolineError::Assemble { at, why: e.to_string() })?;
     Ok(Trampoline { at, code })
 }
@@ -159,10 +174,11 @@ struct Emitter {
     slots: i32,
     head_off: i32,
     meta: u32,
+    tail: Tail,
 }
 
 impl Emitter {
-    fn new(rings: RingMap, mask_id: u16) -> Result<Emitter, TrampolineError> {
+    fn new(rings: RingMap, mask_id: u16, tail: Tail) -> Result<Emitter, TrampolineError> {
         if !rings.records.is_power_of_two() || !(MIN_RECORDS..=MAX_RECORDS).contains(&rings.records) {
             return Err(TrampolineError::Records(rings.records));
         }
@@ -178,7 +194,7 @@ impl Emitter {
         if rings.head_off.checked_add(ctrl::BYTES as i32).is_none() {
             return Err(TrampolineError::ControlOutOfReach { head_off: rings.head_off });
         }
-        Ok(Emitter { records: rings.records, slots, head_off: rings.head_off, meta: meta_word(mask_id) })
+        Ok(Emitter { records: rings.records, slots, head_off: rings.head_off, meta: meta_word(mask_id), tail })
     }
 
     /// `%gs:word`, a word of this CPU's control page.
@@ -252,13 +268,16 @@ impl Emitter {
         a.mov(dword_ptr(slot(rec::SP)), esp)?;
         a.mov(dword_ptr(slot(rec::META)), self.meta)?;
         a.mov(dword_ptr(slot(rec::TAG)), r11d)?;
-        Self::emit_return(a)
+        self.emit_return(a)
     }
 
-    fn emit_return(a: &mut CodeAssembler) -> Result<(), iced_x86::IcedError> {
+    fn emit_return(&self, a: &mut CodeAssembler) -> Result<(), iced_x86::IcedError> {
         a.pop(rdx)?;
         a.pop(rax)?;
-        a.ret()
+        match self.tail {
+            Tail::Ret => a.ret(),
+            Tail::Thunk(thunk) => a.jmp(thunk.0),
+        }
     }
 
     /// Past the soft mark: doorbell, or the ring is full.
@@ -291,7 +310,7 @@ impl Emitter {
         a.jne(*retry)?;
         if policy == FullPolicy::Drop {
             a.inc(self.ctrl(ctrl::LOST))?;
-            Self::emit_return(a)
+            self.emit_return(a)
         } else {
             a.mov(edx, u32::from(FULL_PORT))?;
             a.out(dx, eax)?;

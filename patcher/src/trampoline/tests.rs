@@ -27,33 +27,35 @@ fn listing(t: &Trampoline) -> String {
 
 #[test]
 fn drop_trampoline_decodes_to_what_the_docs_say() {
-    insta::assert_snapshot!(listing(&assemble(FullPolicy::Drop, RINGS, 1, AT).unwrap()));
+    insta::assert_snapshot!(listing(&assemble(FullPolicy::Drop, RINGS, 1, Tail::Ret, AT).unwrap()));
 }
 
 #[test]
 fn block_trampoline_decodes_to_what_the_docs_say() {
-    insta::assert_snapshot!(listing(&assemble(FullPolicy::Block, RINGS, 1, AT).unwrap()));
+    insta::assert_snapshot!(listing(&assemble(FullPolicy::Block, RINGS, 1, Tail::Ret, AT).unwrap()));
 }
 
 #[test]
 fn overwrite_trampoline_decodes_to_what_the_docs_say() {
-    insta::assert_snapshot!(listing(&assemble(FullPolicy::Overwrite, RINGS, 1, AT).unwrap()));
+    insta::assert_snapshot!(listing(&assemble(FullPolicy::Overwrite, RINGS, 1, Tail::Ret, AT).unwrap()));
 }
 
 #[test]
 fn kernel_half_addresses_are_sign_extended() {
     let rings = RingMap { head_off: -0x1000_0000, slots: Gva(0xffff_ffff_fa20_0000), records: 1 << 12 };
-    let t = assemble(FullPolicy::Drop, rings, 7, Gva(0xffff_ffff_fa00_0000)).unwrap();
+    let t = assemble(FullPolicy::Drop, rings, 7, Tail::Thunk(Gva(0xffff_ffff_8200_1000)), Gva(0xffff_ffff_fa00_0000))
+        .unwrap();
     let text = listing(&t);
     assert!(text.contains("-0x5e00000(%r10)"), "{text}");
     // No address-size prefix: it would cut the address to 32 bits.
     assert!(text.contains("mov %gs:0xfffffffff0000000, %rax"), "{text}");
+    assert!(text.contains("jmp 0xffffffff82001000") && !text.contains(": ret"), "{text}");
     assert!(text.contains("cmpxchg %r10, %gs:0xfffffffff0000000"), "{text}");
 }
 
 #[test]
 fn impossible_rings_are_refused() {
-    let bad = |rings| assemble(FullPolicy::Drop, rings, 1, AT).unwrap_err();
+    let bad = |rings| assemble(FullPolicy::Drop, rings, 1, Tail::Ret, AT).unwrap_err();
     assert!(matches!(bad(RingMap { records: 1000, ..RINGS }), TrampolineError::Records(1000)));
     assert!(matches!(bad(RingMap { records: 0, ..RINGS }), TrampolineError::Records(0)));
     assert!(matches!(bad(RingMap { records: MAX_RECORDS * 2, ..RINGS }), TrampolineError::Records(_)));

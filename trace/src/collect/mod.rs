@@ -319,6 +319,11 @@ impl<M: RingMemory, L: SiteLookup> Collector<M, L> {
         write(&self.out, |w| w.write_event(event));
     }
 
+    /// Writes something else into the file, if one is being written: names that became known later.
+    pub fn with_file(&self, f: impl FnOnce(&mut TraceWriter<File>) -> Result<(), WriteError>) {
+        write(&self.out, f);
+    }
+
     /// Writes what is buffered through to the file.
     pub fn flush(&self) {
         write(&self.out, TraceWriter::flush);

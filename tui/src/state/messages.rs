@@ -83,9 +83,18 @@ pub fn pause_text(p: &PauseTimes) -> String {
 
 fn describe(event: &Event) -> (Severity, String) {
     match event {
-        Event::Switched { on, off, unchanged, active, pause } => {
+        Event::Attached { slide, usable, left_out } => {
+            let out: usize = left_out.iter().map(|(_, n)| n).sum();
+            let reasons: Vec<String> = left_out.iter().map(|(why, n)| format!("{n} {why}")).collect();
+            let why = if out == 0 { String::new() } else { format!(" ({})", reasons.join(", ")) };
+            (
+                Severity::Good,
+                format!("attached: {usable} sites usable, {out} left out{why}; kernel moved by {slide:#x}"),
+            )
+        }
+        Event::Switched { on, off, unchanged, skipped, active, pause } => {
             let mut parts = Vec::new();
-            for (n, what) in [(on, "on"), (off, "off"), (unchanged, "already so")] {
+            for (n, what) in [(on, "on"), (off, "off"), (unchanged, "already so"), (skipped, "left out")] {
                 if *n > 0 {
                     parts.push(format!("{n} {what}"));
                 }
