@@ -1,13 +1,14 @@
 //! A [`Vm`] as the controller drives it.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::RecvTimeoutError;
-use exotrace_patcher::control::{FullHook, Target, TargetEvent, error_chain};
+use exotrace_patcher::control::{FullHook, PatchHook, Target, TargetEvent, error_chain};
 use exotrace_trace::clock::{Clock, MAX_TSC_HZ, NS_PER_SEC};
 use exotrace_trace::ids::{Tsc, VcpuId};
-use exotrace_trace::ring::layout::{DOORBELL_PORT, FULL_PORT};
+use exotrace_trace::ring::layout::{DOORBELL_PORT, FULL_PORT, PATCH_BEGIN_PORT, PATCH_END_PORT};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
@@ -74,6 +75,14 @@ impl Target for Vm {
         let bell = Bell::new(bell).map_err(|e| format!("cannot wait for the doorbell: {e}"))?;
         // Set once: a VM has one controller, which sets its hooks once.
         let _ = self.bell.set(bell);
+        Ok(())
+    }
+
+    fn on_guest_patching(&self, hook: PatchHook) -> Result<(), String> {
+        for (port, begin) in [(PATCH_BEGIN_PORT, true), (PATCH_END_PORT, false)] {
+            let hook = Arc::clone(&hook);
+            self.set_port_hook(port, Arc::new(move |_| hook(begin))).map_err(|e| error_chain(&e))?;
+        }
         Ok(())
     }
 

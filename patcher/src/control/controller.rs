@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use exotrace_trace::file::{EventKind, Meta};
 use exotrace_trace::ids::VcpuId;
 use exotrace_trace::ring::layout::FullPolicy;
@@ -113,6 +113,20 @@ pub(super) struct Shared<T: Target> {
 pub(super) enum Input {
     Command(Command),
     Target(TargetEvent),
+    /// A vCPU waits in a stub around the guest's own text patching until this was answered.
+    Patching {
+        /// Before it, or after.
+        begin: bool,
+        /// Dropped or sent to when the vCPU may go on.
+        done: Sender<()>,
+    },
+}
+
+/// What the worker begins with.
+struct Work {
+    session: Option<Session>,
+    armed: Armed,
+    inputs: Receiver<Input>,
 }
 
 /// A running, traced VM. Dropping it ends the VM.
@@ -197,11 +211,22 @@ impl<T: Target> Controller<T> {
         });
         let hooked = Arc::clone(&shared.collector);
         target.on_ring_full(Arc::new(move |vcpu| hooked.drain_full(vcpu))).map_err(StartError::Target)?;
+        let (inputs, rx) = unbounded();
+        let to_worker = inputs.clone();
+        let patching = move |begin| {
+            let (done, answered) = bounded(1);
+            if to_worker.send(Input::Patching { begin, done }).is_ok() {
+                // Without an answer the worker is gone, and with it whoever would change text.
+                let _ = answered.recv();
+            }
+        };
+        target.on_guest_patching(Arc::new(patching)).map_err(StartError::Target)?;
         if let Some(path) = &setup.file {
             shared.collector.start_file(shared.output.create(path)?)?;
         }
         // Everything that drains stands before the guest runs: it may fill its rings at once.
-        let this = Self::spawn(Arc::clone(&shared), session, armed);
+        let work = Work { session, armed, inputs: rx };
+        let this = Self::spawn(Arc::clone(&shared), inputs, work);
         if let Err(why) = target.start() {
             drop(this);
             if let Some(path) = &setup.file {
@@ -213,8 +238,7 @@ impl<T: Target> Controller<T> {
         this
     }
 
-    fn spawn(shared: Arc<Shared<T>>, session: Option<Session>, armed: Armed) -> Result<Controller<T>, StartError> {
-        let (inputs, rx) = unbounded();
+    fn spawn(shared: Arc<Shared<T>>, inputs: Sender<Input>, work: Work) -> Result<Controller<T>, StartError> {
         let mut this = Controller { shared: Arc::clone(&shared), inputs: inputs.clone(), threads: Vec::new() };
         let watched = Arc::clone(&shared);
         let quit = inputs.clone();
@@ -231,7 +255,7 @@ impl<T: Target> Controller<T> {
         thread("exo-drain", Box::new(move || drain_loop(&s)))?;
         let s = Arc::clone(&shared);
         thread("exo-events", Box::new(move || event_loop(&s, &inputs)))?;
-        thread(CONTROL_THREAD, Box::new(move || Worker::new(&shared, session, armed).run(&rx)))?;
+        thread(CONTROL_THREAD, Box::new(move || Worker::new(&shared, work.session, work.armed).run(&work.inputs)))?;
         Ok(this)
     }
 

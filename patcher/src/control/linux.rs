@@ -5,9 +5,10 @@
 
 use std::sync::Arc;
 
-use exotrace_trace::ids::{Gpa, Gva};
+use exotrace_trace::ids::Gva;
 
 use super::RingOptions;
+use super::guard::{Guard, tail_of};
 use super::session::{Placement, Session, SessionError, states};
 use crate::image::{KernelImage, SiteTable};
 use crate::machine::{GuestRead, Machine, Stopped, VcpuState};
@@ -79,9 +80,15 @@ pub(super) fn attach<M: Machine>(
         sites: &sites,
         shared_top: true,
     };
-    let trampoline = placement.inject(&mut guard)?;
+    let placed = placement.inject(&mut guard)?;
+    let mut session = Session::new(Arc::clone(&image), text, placed.trampoline);
+    session.shares_text = true;
+    session.guard = Guard::prepare(&guard, &found.paging, &image, &machine.injected(), placed.stubs)?;
+    if !session.set_guard(&mut guard, true) {
+        session.guard = None;
+    }
     drop(guard);
-    Ok(Attached { session: Session::new(image, text, trampoline, true), slide, usable })
+    Ok(Attached { session, slide, usable })
 }
 
 fn find<M: Machine, S: Stopped>(machine: &M, guard: &S, image: &KernelImage) -> Result<Found, SessionError> {
@@ -158,17 +165,14 @@ fn tail<G: GuestRead + ?Sized>(mem: &G, paging: &Paging, image: &KernelImage) ->
     let step = (sites.len() / RETURNS_LOOKED_AT).max(1);
     for &site in sites.iter().step_by(step) {
         let mut code = [0; 5];
-        let read = paging.walk(mem, site).is_ok_and(|m| mem.read(Gpa(m.gpa.0), &mut code).is_ok());
-        match code {
-            [0xc3, ..] if read => plain += 1,
-            [0xe9, a, b, c, d] if read => {
-                let target = site.offset(5).offset(i64::from(i32::from_le_bytes([a, b, c, d])) as u64);
-                match thunks.iter_mut().find(|(t, _)| *t == target) {
-                    Some((_, n)) => *n += 1,
-                    None => thunks.push((target, 1)),
-                }
-            }
-            _ => {}
+        let read = paging.walk(mem, site).is_ok_and(|m| mem.read(m.gpa, &mut code).is_ok());
+        match tail_of(site, code).filter(|_| read) {
+            Some(Tail::Ret) => plain += 1,
+            Some(Tail::Thunk(target)) => match thunks.iter_mut().find(|(t, _)| *t == target) {
+                Some((_, n)) => *n += 1,
+                None => thunks.push((target, 1)),
+            },
+            None => {}
         }
     }
     match thunks.into_iter().max_by_key(|(_, n)| *n) {
@@ -178,7 +182,7 @@ fn tail<G: GuestRead + ?Sized>(mem: &G, paging: &Paging, image: &KernelImage) ->
 }
 
 /// Until images of Linux are decoded.
-mod soon {
+pub(super) mod soon {
     use super::{Gva, KernelImage};
     pub(super) fn slid(image: &KernelImage, _: u64) -> KernelImage {
         image.clone()
@@ -186,7 +190,7 @@ mod soon {
     pub(super) fn banner(_: &KernelImage) -> Option<(Gva, &[u8])> {
         None
     }
-    pub(super) fn return_sites(_: &KernelImage) -> Vec<Gva> {
+    pub(in super::super) fn return_sites(_: &KernelImage) -> Vec<Gva> {
         Vec::new()
     }
 }

@@ -3,6 +3,7 @@
 
 mod api;
 mod controller;
+mod guard;
 mod linux;
 mod live;
 mod output;
@@ -13,7 +14,7 @@ mod worker;
 pub use api::*;
 pub use controller::{Boot, Controller, Setup, StartError};
 pub use session::{Change, Lookup, MachineCollector, RingOptions, Session, SessionError, Tables, make_rings};
-pub use target::{FullHook, Target, TargetEvent};
+pub use target::{FullHook, PatchHook, Target, TargetEvent};
 
 /// An error with its causes in one line, for events and messages.
 #[must_use]

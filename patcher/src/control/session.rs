@@ -8,6 +8,7 @@ use exotrace_trace::ids::{Gpa, Gva, SiteId, VcpuId};
 use exotrace_trace::ring::layout::FullPolicy;
 use exotrace_trace::ring::{Consumer, RingMemory, RingPlace};
 
+use super::guard::Guard;
 use super::{FunctionInfo, Selection};
 use crate::engine::{self, Applied, Refused};
 use crate::filter::{Filter, FilterError};
@@ -20,6 +21,8 @@ use crate::trampoline::{self, RingMap, Tail, TrampolineError};
 
 /// The tracer mask of the one tracer that there is.
 const MASK_FUNCTION: u16 = 1;
+/// Where stubs begin in the code area, behind the trampoline.
+const STUBS_AT: usize = 0x800;
 
 /// Why tracing could not be prepared or changed. Nothing was changed then, unless the text says so.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +69,9 @@ pub enum SessionError {
     /// Only a new top-level entry would do.
     #[error("no free address space near the kernel under page-table entries that all processes share")]
     NotShared,
+    /// The guest is at it itself.
+    #[error("the guest is patching its own text just now; try again")]
+    GuestPatches,
     /// The guest was detached.
     #[error("exotrace is detached from the guest; start it again to trace it")]
     Detached,
@@ -145,6 +151,9 @@ pub struct Session {
     detached: bool,
     /// The guest patches its own text as well: look before every plan.
     pub(super) shares_text: bool,
+    pub(super) guard: Option<Guard>,
+    /// While the guest patches its own text: what was traced.
+    held: Option<Vec<SiteId>>,
 }
 
 /// The collector of a machine's rings.
@@ -192,8 +201,8 @@ pub(super) struct Placement<'a, M> {
 }
 
 impl<M: Machine> Placement<'_, M> {
-    /// Maps rings and trampoline into the stopped guest; returns the trampoline's address.
-    pub(super) fn inject<S: Stopped>(&self, guard: &mut S) -> Result<Gva, SessionError> {
+    /// Maps rings and trampoline into the stopped guest.
+    pub(super) fn inject<S: Stopped>(&self, guard: &mut S) -> Result<Placed, SessionError> {
         let request = Request {
             vcpus: self.vcpus,
             records: self.records,
@@ -214,8 +223,16 @@ impl<M: Machine> Placement<'_, M> {
         let injected = self.machine.injected();
         injected.copy_in(injection.layout.code().start as usize, &trampoline.code);
         injection.apply(guard, &injected)?;
-        Ok(trampoline.at)
+        let stubs = (injection.layout.code().start as usize + STUBS_AT, injection.code_gva.offset(STUBS_AT as u64));
+        Ok(Placed { trampoline: trampoline.at, stubs })
     }
+}
+
+/// Where things are in the guest.
+pub(super) struct Placed {
+    pub(super) trampoline: Gva,
+    /// The free part of the code area: its offset in the injected memory, and its address in the guest.
+    pub(super) stubs: (usize, Gva),
 }
 
 /// The registers of all vCPUs.
@@ -244,8 +261,8 @@ impl Session {
         let (policy, records) = (rings.policy, rings.records);
         let placement =
             Placement { machine, policy, records, vcpus: &vcpus, tail: Tail::Ret, sites: &sites, shared_top: false };
-        let trampoline = placement.inject(&mut guard)?;
-        let mut session = Session::new(image, text, trampoline, false);
+        let trampoline = placement.inject(&mut guard)?.trampoline;
+        let mut session = Session::new(image, text, trampoline);
         session.boot_nops(&mut guard)?;
         if let Some(wanted) = wanted {
             let plan = session.plan_switch(wanted, true)?;
@@ -254,8 +271,43 @@ impl Session {
         Ok(session)
     }
 
-    pub(super) fn new(image: Arc<KernelImage>, text: Text, trampoline: Gva, shares_text: bool) -> Session {
-        Session { image, text, trampoline, detached: false, shares_text }
+    pub(super) fn new(image: Arc<KernelImage>, text: Text, trampoline: Gva) -> Session {
+        Session { image, text, trampoline, detached: false, shares_text: false, guard: None, held: None }
+    }
+
+    /// Whether the guest's own text patching is guarded.
+    #[must_use]
+    pub fn is_guarded(&self) -> bool {
+        self.guard.is_some()
+    }
+
+    /// The guest is about to patch its text: the plan that gives it its own bytes back, the traced sites remembered.
+    ///
+    /// # Errors
+    /// See [`Text::plan`].
+    pub fn plan_hold(&mut self) -> Result<Plan, SessionError> {
+        let sites = self.sites().iter().map(|(id, _)| id);
+        let traced: Vec<SiteId> = sites.filter(|id| self.is_active(*id)).collect();
+        let plan = self.text.plan(traced.iter().map(|s| (*s, SiteState::Nop)))?;
+        // A second begin without an end in between holds what the first one did.
+        self.held.get_or_insert(traced);
+        Ok(plan)
+    }
+
+    /// The guest has patched its text: the plan that traces again what was traced before, as far as the guest left it.
+    ///
+    /// # Errors
+    /// See [`Text::plan`].
+    pub fn plan_release<M: GuestRead + ?Sized>(&mut self, memory: &M) -> Result<Plan, SessionError> {
+        self.text.survey(memory);
+        let call = SiteState::Call(self.trampoline);
+        let held = self.held.take().unwrap_or_default();
+        Ok(self.text.plan(held.into_iter().map(|s| (s, call)))?)
+    }
+
+    /// Leads the guest's patching over stubs, or no more.
+    pub(super) fn set_guard<S: Stopped>(&self, guest: &mut S, on: bool) -> bool {
+        self.guard.as_ref().is_none_or(|g| g.set(guest, on))
     }
 
     /// Looks at the guest's sites again, if the guest changes them as well.
@@ -303,6 +355,9 @@ impl Session {
     }
 
     fn check_attached(&self) -> Result<(), SessionError> {
+        if self.held.is_some() {
+            return Err(SessionError::GuestPatches);
+        }
         if self.detached { Err(SessionError::Detached) } else { Ok(()) }
     }
 

@@ -21,6 +21,9 @@ pub enum TargetEvent {
 /// Called on the thread of a vCPU that stands in its ring-full exit.
 pub type FullHook = Arc<dyn Fn(VcpuId) + Send + Sync>;
 
+/// Called on the thread of a vCPU that stands in a stub around the guest's own text patching: true before, false after.
+pub type PatchHook = Arc<dyn Fn(bool) + Send + Sync>;
+
 /// A VM that a controller can drive.
 pub trait Target: Machine + 'static {
     /// Lets vCPU 0 run. Called once, after the hooks are set.
@@ -41,6 +44,12 @@ pub trait Target: Machine + 'static {
     /// # Errors
     /// One sentence that says what failed.
     fn on_ring_full(&self, hook: FullHook) -> Result<(), String>;
+    /// Sets what happens when the guest is about to patch its own text, and when it has. The vCPU counts as stopped while
+    /// the hook runs. Before [`Target::start`].
+    ///
+    /// # Errors
+    /// One sentence that says what failed.
+    fn on_guest_patching(&self, hook: PatchHook) -> Result<(), String>;
     /// Waits until a trampoline rings the doorbell, or for `timeout`. True if it rang.
     fn wait_doorbell(&self, timeout: Duration) -> bool;
     /// How the guest's TSC maps to host time, as of now.

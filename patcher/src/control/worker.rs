@@ -52,6 +52,11 @@ impl<'a, T: Target> Worker<'a, T> {
                 Ok(Input::Target(event)) => self.target_event(event),
                 Ok(Input::Command(Command::Quit)) | Err(RecvTimeoutError::Disconnected) => break,
                 Ok(Input::Command(command)) => self.command(command),
+                Ok(Input::Patching { begin, done }) => {
+                    self.guest_patches(begin);
+                    // The vCPU may have been torn down meanwhile.
+                    let _ = done.send(());
+                }
                 Err(RecvTimeoutError::Timeout) => self.try_armed(),
             }
         }
@@ -111,7 +116,7 @@ impl<'a, T: Target> Worker<'a, T> {
         self.s.publish(Event::Refused { what: what.into(), why: error_chain(&why) });
     }
 
-    /// Plans while the guest runs, then stops it for verify and write.
+    /// Attaches if need be, looks at the guest's text and changes it.
     fn change(
         &mut self,
         plan: impl FnOnce(&Session) -> Result<Plan, SessionError>,
@@ -119,9 +124,19 @@ impl<'a, T: Target> Worker<'a, T> {
         if self.paused.is_none() {
             self.attach()?;
         }
-        let target = &self.s.target;
+        let target = Arc::clone(&self.s.target);
+        self.stopped_change(|session| {
+            session.look(&*target);
+            plan(session)
+        })
+    }
+
+    /// Plans while the guest runs, then stops it for verify and write.
+    fn stopped_change(
+        &mut self,
+        plan: impl FnOnce(&mut Session) -> Result<Plan, SessionError>,
+    ) -> Result<(Change, PauseTimes), SessionError> {
         let session = self.session.as_mut().ok_or(SessionError::NotYet("it is paused; resume it first"))?;
-        session.look(&**target);
         let plan = plan(session)?;
         if plan.is_empty() {
             let unchanged = plan.outcomes().len();
@@ -172,10 +187,24 @@ impl<'a, T: Target> Worker<'a, T> {
         }
     }
 
+    /// The guest is about to patch its own text, or has done so: our sites must hold its own bytes meanwhile.
+    fn guest_patches(&mut self, begin: bool) {
+        let target = Arc::clone(&self.s.target);
+        let changed =
+            self.stopped_change(|session| if begin { session.plan_hold() } else { session.plan_release(&*target) });
+        if let Err(why) = changed {
+            self.refuse("making way for the guest's own text patching", why);
+        }
+        if !begin {
+            self.refresh_active();
+        }
+    }
+
     fn detach(&mut self) {
         match self.change(Session::plan_detach) {
             Err(why) => self.refuse("detaching", why),
             Ok((change, _)) => {
+                self.unguard();
                 if let Some(session) = &mut self.session {
                     session.set_detached();
                 }
@@ -184,6 +213,19 @@ impl<'a, T: Target> Worker<'a, T> {
                 self.s.note(EventKind::Detached { sites: sites as u64 });
                 self.s.publish(Event::Detached { sites });
             }
+        }
+    }
+
+    /// Takes the hooks out of the guest's own patching.
+    fn unguard(&mut self) {
+        let Some(session) = &self.session else { return };
+        let done = match &mut self.paused {
+            Some(guard) => session.set_guard(guard, false),
+            None => self.s.target.stop().is_ok_and(|mut guard| session.set_guard(&mut guard, false)),
+        };
+        if !done {
+            let what = "the returns of the guest's ftrace could not be restored".to_owned();
+            self.s.publish(Event::Refused { what: "detaching".into(), why: what });
         }
     }
 

@@ -169,6 +169,39 @@ pub fn assemble(
     Ok(Trampoline { at, code })
 }
 
+/// Assembles a stub that tells the VMM that the guest came by, and goes on as the return that it stands in for:
+///
+/// ```text
+///   push %rax
+///   push %rdx
+///   mov  $PORT, %edx
+///   out  %al, %dx        the flags stay as they are: some code returns results in them
+///   pop  %rdx
+///   pop  %rax
+///   ret                  or a jump to the thunk that this return site jumped to
+/// ```
+///
+/// # Errors
+/// The thunk is out of reach.
+pub fn assemble_notice(port: u16, tail: Tail, at: Gva) -> Result<Trampoline, TrampolineError> {
+    let emit = || {
+        let mut a = CodeAssembler::new(64)?;
+        a.push(rax)?;
+        a.push(rdx)?;
+        a.mov(edx, u32::from(port))?;
+        a.out(dx, al)?;
+        a.pop(rdx)?;
+        a.pop(rax)?;
+        match tail {
+            Tail::Ret => a.ret()?,
+            Tail::Thunk(thunk) => a.jmp(thunk.0)?,
+        }
+        a.assemble(at.0)
+    };
+    let code = emit().map_err(|e: iced_x86::IcedError| TrampolineError::Assemble { at, why: e.to_string() })?;
+    Ok(Trampoline { at, code })
+}
+
 struct Emitter {
     records: u32,
     slots: i32,

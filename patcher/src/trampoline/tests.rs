@@ -62,3 +62,18 @@ fn impossible_rings_are_refused() {
     assert!(matches!(bad(RingMap { slots: Gva(1 << 40), ..RINGS }), TrampolineError::SlotsOutOfReach { .. }));
     assert!(matches!(bad(RingMap { head_off: i32::MAX, ..RINGS }), TrampolineError::ControlOutOfReach { .. }));
 }
+
+#[test]
+fn a_notice_decodes_to_what_the_docs_say() {
+    let thunk = Tail::Thunk(Gva(0x6000_8000));
+    insta::assert_snapshot!(listing(&assemble_notice(0xe78, thunk, AT).unwrap()), @r"
+       0: push %rax
+       1: push %rdx
+       2: mov $0xe78, %edx
+       7: out %al, %dx
+       8: pop %rdx
+       9: pop %rax
+       a: jmp 0x60008000
+    ");
+    assert!(listing(&assemble_notice(0xe78, Tail::Ret, AT).unwrap()).ends_with("ret\n"));
+}

@@ -52,6 +52,11 @@ pub const DOORBELL_PORT: u16 = 0xe70;
 /// Port that a trampoline writes to when its ring is full in `block` policy. The VMM drains and lets it retry.
 pub const FULL_PORT: u16 = 0xe74;
 
+/// Port that a Linux guest writes to, by a stub in the way of its return, when it is about to patch its own text …
+pub const PATCH_BEGIN_PORT: u16 = 0xe78;
+/// … and when it has done so.
+pub const PATCH_END_PORT: u16 = 0xe7c;
+
 /// What happens when a ring is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FullPolicy {
