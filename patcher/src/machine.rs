@@ -54,6 +54,13 @@ pub struct VcpuState {
     pub efer: u64,
     /// GS base.
     pub gs_base: Gva,
+    /// Current privilege level, 0 to 3.
+    pub cpl: u8,
+    /// The GS base that `swapgs` exchanges with: that of the kernel while the vCPU is in user mode. 0 where a VMM doesn't
+    /// read it.
+    pub kernel_gs_base: Gva,
+    /// Where `syscall` enters the kernel (MSR LSTAR). 0 where a VMM doesn't read it, or before the kernel has set it.
+    pub lstar: Gva,
 }
 
 /// Read access to guest RAM, at any time.

@@ -5,26 +5,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use exotrace_patcher::machine::VcpuState;
-use exotrace_trace::ids::{Gva, VcpuId};
-use kvm_bindings::{CpuId, KVM_MAX_CPUID_ENTRIES, Msrs, kvm_msr_entry, kvm_userspace_memory_region};
+use kvm_bindings::{Msrs, kvm_msr_entry, kvm_userspace_memory_region};
 use kvm_ioctls::{Cap, Kvm, VcpuFd, VmFd};
 
 use crate::config::VmConfig;
 use crate::devices::serial::SerialPort;
-use crate::embedded::{BootFacts, regs, set_sregs, write_boot};
 use crate::error::Error;
 use crate::event::EventSink;
 use crate::histogram::PauseStats;
 use crate::host::HostReport;
-use crate::image;
-use crate::layout::{INJECTED_GPA, KVM_IDENTITY_MAP_ADDRESS, KVM_TSS_ADDRESS, SLOT_INJECTED, SLOT_RAM};
+use crate::layout::{KVM_IDENTITY_MAP_ADDRESS, KVM_TSS_ADDRESS, SLOT_INJECTED, SLOT_RAM, SLOT_RAM_HIGH, injected_gpa};
+use crate::machine;
 use crate::memory::{InjectedMemory, Ram};
 use crate::rendezvous::{CpuShared, Rendezvous};
 use crate::shared::{Counters, Shared};
 use crate::timer::Timers;
 use crate::vcpu::kvm::{Kicker, RunPage};
-use crate::vcpu::read_state;
 use crate::vm::{ClockFacts, Vm};
 
 const MSR_IA32_TSC: u32 = 0x10;
@@ -33,53 +29,56 @@ const MSR_IA32_TSC: u32 = 0x10;
 pub(crate) fn build(config: VmConfig, host: &HostReport) -> Result<Vm, Error> {
     host.usable()?;
     config.validate(host.max_vcpus)?;
+    if config.linux().is_some() {
+        host.runs_linux()?;
+    }
     let path = CString::new(host.device.as_os_str().as_bytes())
         .map_err(|e| Error::Kvm { what: "open its device", source: e.into() })?;
     let kvm = Kvm::new_with_path(path).map_err(Error::kvm("open its device"))?;
     let fd = create_vm(&kvm)?;
     let ram = Ram::new(config.ram_bytes)?;
     let injected = InjectedMemory::new(config.injected_bytes)?;
-    add_memory(&fd, SLOT_RAM, 0, config.ram_bytes, ram.host_address())?;
-    let (at, len) = (injected.host_address(), config.injected_bytes);
-    add_memory(&fd, SLOT_INJECTED, INJECTED_GPA, len, at)?;
-    let entry = image::load(&config.image, &ram)?;
-
-    let cpl = host.guest_cpl();
-    let cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(Error::kvm("list the CPU's features"))?;
-    let (mut fds, mut cpus, mut states) = (Vec::new(), Vec::new(), Vec::new());
-    for id in (0..config.vcpus).map(VcpuId) {
-        let (vcpu, state) = create_vcpu(&fd, id, cpl, entry, &cpuid)?;
-        let page =
-            RunPage::map(&vcpu, fd.run_size()).map_err(|source| Error::Kvm { what: "share a vCPU's state", source })?;
-        cpus.push(Arc::new(CpuShared::new(Kicker::new(Some(page)))));
-        states.push(state);
-        fds.push(vcpu);
+    for ((gpa, len, at), slot) in ram.parts().zip([SLOT_RAM, SLOT_RAM_HIGH]) {
+        add_memory(&fd, slot, gpa, len, at)?;
     }
-    let clock = read_clock(&fds[0], cpl)?;
-    let facts = BootFacts { vcpus: config.vcpus, cpl, tsc_hz: clock.tsc_hz, cmdline: &config.cmdline };
-    write_boot(&ram, &facts).map_err(|e| Error::Map { bytes: ram.len(), source: std::io::Error::other(e) })?;
+    let injected_gpa = injected_gpa(config.ram_bytes);
+    add_memory(&fd, SLOT_INJECTED, injected_gpa, config.injected_bytes, injected.host_address())?;
+    let machine = match config.linux() {
+        Some(image) => machine::linux(&kvm, &fd, image, &config, &ram)?,
+        None => machine::embedded(&kvm, &fd, host.guest_cpl(), &config, &ram)?,
+    };
 
+    let mut cpus = Vec::new();
+    for vcpu in &machine.fds {
+        let page =
+            RunPage::map(vcpu, fd.run_size()).map_err(|source| Error::Kvm { what: "share a vCPU's state", source })?;
+        cpus.push(Arc::new(CpuShared::new(Kicker::new(Some(page)))));
+    }
     let events = Arc::new(EventSink::new());
+    // KVM starts the other vCPUs of a PC, we those of the embedded guest.
+    let ready = if machine.pc.is_some() { cpus.len() } else { 1 };
     let shared = Shared {
         ram,
-        rendezvous: Rendezvous::new(cpus.clone(), states, Arc::clone(&events)),
+        rendezvous: Rendezvous::new(cpus.clone(), machine.states, ready, Arc::clone(&events)),
         cpus,
         timers: Timers::new(config.vcpus),
         serial: SerialPort::new(),
         events,
         counters: Counters::default(),
+        pc: machine.pc,
         hooks: OnceLock::new(),
     };
     Ok(Vm {
         shared: Arc::new(shared),
         injected,
+        injected_gpa,
         fd,
-        cpl,
-        clock,
+        cpl: machine.cpl,
+        clock: machine.clock,
         stop_timeout: config.stop_timeout,
         stopping: Mutex::new(()),
         stats: Mutex::new(PauseStats::default()),
-        set_up: Mutex::new(crate::vm::SetUp { fds: Some(fds), ..Default::default() }),
+        set_up: Mutex::new(crate::vm::SetUp { fds: Some(machine.fds), ..Default::default() }),
         bell: std::sync::OnceLock::new(),
     })
 }
@@ -112,29 +111,8 @@ fn add_memory(fd: &VmFd, slot: u32, gpa: u64, len: u64, host: u64) -> Result<(),
     unsafe { fd.set_user_memory_region(region) }.map_err(Error::kvm("add guest memory"))
 }
 
-fn create_vcpu(fd: &VmFd, id: VcpuId, cpl: u8, entry: Gva, cpuid: &CpuId) -> Result<(VcpuFd, VcpuState), Error> {
-    let vcpu = fd.create_vcpu(id.0.into()).map_err(Error::kvm("create a vCPU"))?;
-    let mut cpuid = cpuid.clone();
-    for e in cpuid.as_mut_slice() {
-        match e.function {
-            // Initial APIC id.
-            1 => e.ebx = e.ebx & 0x00ff_ffff | u32::from(id.0) << 24,
-            // x2APIC id.
-            0xb | 0x1f => e.edx = id.0.into(),
-            _ => {}
-        }
-    }
-    vcpu.set_cpuid2(&cpuid).map_err(Error::kvm("set a vCPU's features"))?;
-    let mut sregs = vcpu.get_sregs().map_err(Error::kvm("read a vCPU's registers"))?;
-    set_sregs(&mut sregs, id, cpl);
-    vcpu.set_sregs(&sregs).map_err(Error::kvm("set a vCPU's system registers"))?;
-    vcpu.set_regs(&regs(id, cpl, entry)).map_err(Error::kvm("set a vCPU's registers"))?;
-    let state = read_state(&vcpu).map_err(Error::kvm("read a vCPU's registers"))?;
-    Ok((vcpu, state))
-}
-
 /// Relates the guest's TSC to the host's monotonic clock, before the guest runs.
-fn read_clock(vcpu: &VcpuFd, cpl: u8) -> Result<ClockFacts, Error> {
+pub(crate) fn read_clock(vcpu: &VcpuFd, cpl: u8) -> Result<ClockFacts, Error> {
     let khz = vcpu.get_tsc_khz().map_err(Error::kvm("tell the TSC's frequency"))?;
     let before = monotonic_ns();
     let guest_tsc = if cpl == 3 {

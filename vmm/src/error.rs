@@ -35,6 +35,23 @@ pub enum Error {
         /// The most.
         max: u64,
     },
+    /// Too many disks, or disks for a guest that has no driver for them.
+    #[error("{asked} disks asked for: a Linux guest can have up to 6, other guests none")]
+    Disks {
+        /// How many were asked for.
+        asked: usize,
+        /// The most that this guest can have.
+        max: usize,
+    },
+    /// A disk's file can't be used.
+    #[error("the disk {} can't be used", .path.display())]
+    Disk {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// The command line does not fit.
     #[error("the guest's command line has {len} bytes: at most {max} fit")]
     CmdlineTooLong {

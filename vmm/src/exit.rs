@@ -8,7 +8,7 @@ use exotrace_patcher::control::GuestEnd;
 use exotrace_trace::ids::{Gpa, VcpuId};
 
 /// Registers of the 16550.
-const SERIAL_PORTS: std::ops::Range<u16> = abi::PORT_SERIAL..abi::PORT_SERIAL + 8;
+pub(crate) const SERIAL_PORTS: std::ops::Range<u16> = abi::PORT_SERIAL..abi::PORT_SERIAL + 8;
 /// The keyboard controller's command port.
 const I8042_COMMAND: u16 = 0x64;
 /// Its command to pulse the reset line.
@@ -46,6 +46,8 @@ pub enum Exit {
     MmioWrite {
         /// Where.
         gpa: Gpa,
+        /// What: 1 to 8 bytes.
+        data: Vec<u8>,
     },
     /// It executed `hlt`.
     Hlt,
@@ -82,6 +84,8 @@ pub struct Facts<'a> {
     pub nmi_armed: bool,
     /// Ports with a hook.
     pub hooks: &'a [u16],
+    /// What a Linux guest wrote to ACPI's PM1 enable register.
+    pub acpi_enabled: u16,
 }
 
 /// What to do about an exit.
@@ -112,6 +116,28 @@ pub enum Action {
         /// How many.
         bytes: usize,
     },
+    /// What a read sees.
+    Answer(Vec<u8>),
+    /// ACPI's PM1 enable register is set to this.
+    AcpiEnable(u16),
+    /// A read of a virtio device's registers.
+    VirtioRead {
+        /// Which device; there may be no such.
+        device: usize,
+        /// Where in its registers.
+        offset: u64,
+        /// How many bytes.
+        bytes: usize,
+    },
+    /// A write to a virtio device's registers.
+    VirtioWrite {
+        /// Which device; there may be no such.
+        device: usize,
+        /// Where in its registers.
+        offset: u64,
+        /// What.
+        data: Vec<u8>,
+    },
     /// Start a vCPU.
     CpuOn(VcpuId),
     /// Make the inter-processor interrupt pending.
@@ -140,7 +166,7 @@ pub enum Action {
     Fail(String),
 }
 
-/// Decides what to do about an exit.
+/// Decides what to do about an exit of the embedded guest, or of a test's.
 #[must_use]
 pub fn decide(exit: Exit, facts: &Facts<'_>) -> Action {
     match exit {
@@ -153,6 +179,13 @@ pub fn decide(exit: Exit, facts: &Facts<'_>) -> Action {
         Exit::Hlt if facts.if_flag => Action::Idle,
         Exit::Hlt if facts.nmi_armed => Action::IdleForNmi,
         Exit::Hlt => Action::Hang,
+        other => decide_other(other),
+    }
+}
+
+/// What has nothing to do with the machine that the guest sees.
+pub(crate) fn decide_other(exit: Exit) -> Action {
+    match exit {
         Exit::IrqWindow | Exit::Interrupted => Action::Resume,
         Exit::Shutdown => Action::TripleFault,
         Exit::FailEntry { reason } => {
@@ -164,6 +197,9 @@ pub fn decide(exit: Exit, facts: &Facts<'_>) -> Action {
         Exit::Errno(e) => {
             let text = std::io::Error::from_raw_os_error(e);
             Action::Fail(format!("KVM_RUN failed: {text}"))
+        }
+        Exit::PortOut { .. } | Exit::PortIn { .. } | Exit::MmioRead { .. } | Exit::MmioWrite { .. } | Exit::Hlt => {
+            Action::Fail(format!("nothing handles the exit {exit:?}"))
         }
     }
 }
@@ -213,7 +249,8 @@ fn command(port: u16, value: u32, facts: &Facts<'_>) -> Action {
 mod tests {
     use super::*;
 
-    const FACTS: Facts<'_> = Facts { vcpus: 4, if_flag: true, nmi_armed: false, hooks: &[0xe74, 0x51c] };
+    const FACTS: Facts<'_> =
+        Facts { vcpus: 4, if_flag: true, nmi_armed: false, hooks: &[0xe74, 0x51c], acpi_enabled: 0 };
 
     fn out(port: u16, size: u8, data: &[u8]) -> Action {
         decide(Exit::PortOut { port, size, data: data.to_vec() }, &FACTS)
@@ -280,7 +317,7 @@ mod tests {
     fn the_rest() {
         let d = |e| decide(e, &FACTS);
         assert_eq!(d(Exit::MmioRead { gpa: Gpa(1), bytes: 8 }), Action::Nobody { reply: 8 });
-        assert_eq!(d(Exit::MmioWrite { gpa: Gpa(1) }), Action::Nobody { reply: 0 });
+        assert_eq!(d(Exit::MmioWrite { gpa: Gpa(1), data: vec![0] }), Action::Nobody { reply: 0 });
         assert_eq!(d(Exit::IrqWindow), Action::Resume);
         assert_eq!(d(Exit::Interrupted), Action::Resume);
         assert_eq!(d(Exit::Shutdown), Action::TripleFault);

@@ -182,6 +182,21 @@ impl HostReport {
         if self.kind == HostKind::Pvm { 3 } else { 0 }
     }
 
+    /// Whether an unmodified Linux kernel can run here. A KVM of an unknown kind gets the benefit of the doubt.
+    ///
+    /// # Errors
+    /// One sentence that says why not and what to do.
+    pub fn runs_linux(&self) -> Result<(), Error> {
+        match self.kind {
+            HostKind::Vmx | HostKind::Svm | HostKind::Unknown => Ok(()),
+            HostKind::Pvm | HostKind::None => Err(Error::Host(format!(
+                "{} has no hardware virtualisation behind it (VT-x or AMD-V), so kernel code is emulated instruction by \
+                 instruction and Linux can't boot on it: use the lab (`exotrace lab run …`) or another machine",
+                self.device.display()
+            ))),
+        }
+    }
+
     /// Whether a VM can be made here.
     ///
     /// # Errors

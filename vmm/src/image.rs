@@ -79,6 +79,37 @@ pub enum ImageError {
         /// The most.
         max: u64,
     },
+    /// Not a bzImage.
+    #[error("it is not a bzImage: {0}")]
+    NotBzImage(&'static str),
+    /// A bzImage that can't be booted this way.
+    #[error("this bzImage can't be booted: {0}")]
+    BzImage(&'static str),
+    /// The unpacked kernel is needed and not there.
+    #[error("it is to be entered in the unpacked kernel, which was not given")]
+    NoVmlinux,
+    /// The kernel's own limit.
+    #[error("this kernel takes a command line of at most {max} bytes, not {len}")]
+    Cmdline {
+        /// Its length.
+        len: usize,
+        /// The most.
+        max: u32,
+    },
+    /// The parts do not fit into RAM.
+    #[error(
+        "{what} ({bytes} bytes) does not fit into the guest's RAM between {low} and {high}: give the guest more RAM"
+    )]
+    NoRoom {
+        /// Which part.
+        what: &'static str,
+        /// Its size.
+        bytes: u64,
+        /// First usable address.
+        low: Gpa,
+        /// First address after the usable ones.
+        high: Gpa,
+    },
     /// linux-loader refused.
     #[error("{0}")]
     Loader(String),
@@ -100,10 +131,22 @@ const HIGH: u64 = abi::PERCPU_GPA;
 /// Loads an image; the result is its entry point.
 pub(crate) fn load(image: &Image, ram: &Ram) -> Result<Gva, ImageError> {
     match image {
-        Image::Elf(bytes) => load_elf(bytes, ram),
+        Image::Elf(bytes) => load_elf(bytes, ram, ROOM),
         Image::Raw(bytes) => load_raw(bytes, ram),
+        Image::Linux(_) => Err(ImageError::Loader("a Linux kernel is loaded with its boot structures".into())),
     }
 }
+
+/// What an ELF may occupy, and what its entry point is an address of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) low: Gpa,
+    pub(crate) high: Gpa,
+    /// The entry point is a physical address.
+    pub(crate) physical_entry: bool,
+}
+
+const ROOM: Room = Room { low: Gpa(abi::IMAGE_GPA), high: Gpa(HIGH), physical_entry: false };
 
 fn load_raw(bytes: &[u8], ram: &Ram) -> Result<Gva, ImageError> {
     let max = HIGH - abi::IMAGE_GPA;
@@ -114,8 +157,8 @@ fn load_raw(bytes: &[u8], ram: &Ram) -> Result<Gva, ImageError> {
     Ok(Gva(abi::IMAGE_GPA + abi::VIRT_OFFSET))
 }
 
-fn load_elf(bytes: &[u8], ram: &Ram) -> Result<Gva, ImageError> {
-    let entry = check(bytes)?;
+pub(crate) fn load_elf(bytes: &[u8], ram: &Ram, room: Room) -> Result<Gva, ImageError> {
+    let entry = check(bytes, room)?;
     // An offset, even of zero, tells the loader to leave notes alone: there is no PVH entry here, and parsing them
     // would only let a broken note reject a good image.
     Elf::load(ram.backend(), Some(GuestAddress(0)), &mut Cursor::new(bytes), None)
@@ -124,7 +167,7 @@ fn load_elf(bytes: &[u8], ram: &Ram) -> Result<Gva, ImageError> {
 }
 
 /// Checks all that the loader relies on; the result is the entry point.
-fn check(bytes: &[u8]) -> Result<Gva, ImageError> {
+fn check(bytes: &[u8], room: Room) -> Result<Gva, ImageError> {
     if bytes.len() < 4 || bytes[..4] != *b"\x7fELF" {
         return Err(ImageError::NotElf);
     }
@@ -158,10 +201,11 @@ fn check(bytes: &[u8]) -> Result<Gva, ImageError> {
         if s.kind != PT_LOAD {
             continue;
         }
-        check_segment(&s, len)?;
+        check_segment(&s, len, room)?;
         loadable += 1;
         // Only bytes that come from the file can be code.
-        let inside = entry.checked_sub(s.vaddr).is_some_and(|d| d < s.filesz);
+        let start = if room.physical_entry { s.paddr } else { s.vaddr };
+        let inside = entry.checked_sub(start).is_some_and(|d| d < s.filesz);
         entry_found |= inside && s.flags & PF_X != 0;
     }
     match (loadable, entry_found) {
@@ -171,7 +215,7 @@ fn check(bytes: &[u8]) -> Result<Gva, ImageError> {
     }
 }
 
-fn check_segment(s: &Segment, len: u64) -> Result<(), ImageError> {
+fn check_segment(s: &Segment, len: u64, room: Room) -> Result<(), ImageError> {
     let end = s.offset.saturating_add(s.filesz);
     if end > len {
         return Err(ImageError::Truncated { what: "a segment", end, len });
@@ -179,7 +223,7 @@ fn check_segment(s: &Segment, len: u64) -> Result<(), ImageError> {
     if s.memsz < s.filesz {
         return Err(ImageError::Sizes { file: s.filesz, memory: s.memsz });
     }
-    let (low, high) = (Gpa(abi::IMAGE_GPA), Gpa(HIGH));
+    let Room { low, high, .. } = room;
     let end = Gpa(s.paddr.saturating_add(s.memsz));
     if s.memsz > 0 && (s.paddr < low.0 || end > high) {
         return Err(ImageError::Segment { start: Gpa(s.paddr), end, low, high });

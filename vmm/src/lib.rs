@@ -1,4 +1,5 @@
-//! The virtual machine: a small KVM VMM that boots exotrace's embedded guest and can stop all its vCPUs.
+//! The virtual machine: a small KVM VMM that boots exotrace's embedded guest or an unmodified Linux kernel, and can stop
+//! all its vCPUs.
 //!
 //! # Rooms
 //!
@@ -9,8 +10,9 @@
 //! | `layout` | every guest physical address that the VMM chooses |
 //! | [`memory`] | guest RAM (private) and the injected memslot |
 //! | `image` | checks of a guest image and loading it |
-//! | `embedded` | boot structures and registers of the embedded guest's boot protocol |
-//! | `builder` | configuration to a VM that is ready to start |
+//! | `boot` | boot structures and registers: of the embedded guest, and of Linux's 64-bit boot protocol |
+//! | `acpi`, `cpuid`, `pc` | the PC that Linux guests see: its tables, its processors, its ports |
+//! | `builder`, `machine` | configuration to a VM that is ready to start |
 //! | [`vm`] | the running VM as its users see it |
 //! | [`exit`] | KVM exits as owned values and the pure decision on what to do about them |
 //! | `vcpu` | one thread per vCPU, what it shares with the others, and the few unsafe calls into KVM |
@@ -19,14 +21,16 @@
 //! | `target` | the VM as the patcher's controller drives it |
 //! | `timer` | one thread that makes timer interrupts and NMIs pending |
 //! | `intc` | what is pending for a vCPU |
-//! | `devices` | the serial port and its bounded console buffer |
+//! | `devices` | the serial port and its bounded console buffer; virtio devices of Linux guests |
 //! | [`event`] | what happened, as a bounded stream |
 //! | [`histogram`] | how long stops took |
 
+mod acpi;
+mod boot;
 mod builder;
 pub mod config;
+mod cpuid;
 mod devices;
-mod embedded;
 pub mod error;
 pub mod event;
 pub mod exit;
@@ -35,8 +39,10 @@ pub mod host;
 mod image;
 mod intc;
 mod layout;
+mod machine;
 pub mod memory;
 pub mod pause;
+mod pc;
 mod rendezvous;
 mod shared;
 mod target;
@@ -44,7 +50,7 @@ mod timer;
 mod vcpu;
 pub mod vm;
 
-pub use config::{Image, VmConfig};
+pub use config::{Disk, DiskMode, Entry, Image, LinuxImage, VmConfig};
 pub use error::Error;
 pub use event::VmEvent;
 pub use host::{HostKind, HostReport, detect};

@@ -10,11 +10,13 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use exotrace_patcher::machine::MemoryError;
 use exotrace_trace::ids::Gpa;
 use exotrace_trace::ring::RingMemory;
-use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, MmapRegion};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, MmapRegion};
 
 use crate::error::Error;
+use crate::layout::{HIGH_RAM_GPA, HOLE_GPA};
 
-/// Guest RAM, from GPA 0 up. Private to the crate: writes go through a guard that exists while the vCPUs stand.
+/// Guest RAM, from GPA 0 up; what does not fit below the hole for devices goes above 4 GiB. Private to the crate: writes
+/// go through a guard that exists while the vCPUs stand.
 #[derive(Debug)]
 pub(crate) struct Ram {
     mem: GuestMemoryMmap<()>,
@@ -24,8 +26,12 @@ pub(crate) struct Ram {
 impl Ram {
     /// Maps `len` bytes, all zero.
     pub(crate) fn new(len: u64) -> Result<Ram, Error> {
-        let range = [(GuestAddress(0), len as usize)];
-        let mem = GuestMemoryMmap::from_ranges(&range)
+        let low = len.min(HOLE_GPA);
+        let mut ranges = vec![(GuestAddress(0), low as usize)];
+        if len > low {
+            ranges.push((GuestAddress(HIGH_RAM_GPA), (len - low) as usize));
+        }
+        let mem = GuestMemoryMmap::from_ranges(&ranges)
             .map_err(|e| Error::Map { bytes: len, source: std::io::Error::other(e) })?;
         Ok(Ram { mem, len })
     }
@@ -40,10 +46,14 @@ impl Ram {
         &self.mem
     }
 
-    /// Where it lies in this process.
-    pub(crate) fn host_address(&self) -> u64 {
-        let first = self.mem.iter().next();
-        first.map_or(0, |r| r.as_ptr() as u64)
+    /// Its contiguous parts, lowest first: GPA, bytes, where it lies in this process.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
+        self.mem.iter().map(|r| (r.start_addr().0, r.len(), r.as_ptr() as u64))
+    }
+
+    /// First GPA after the RAM below the hole.
+    pub(crate) fn low_end(&self) -> u64 {
+        self.len.min(HOLE_GPA)
     }
 
     /// Copies out.
@@ -62,10 +72,10 @@ impl Ram {
 
     /// Checked as a whole before the first byte is copied, so a copy never ends halfway.
     fn check(&self, gpa: Gpa, len: usize) -> Result<(), MemoryError> {
-        match gpa.checked_add(len as u64) {
-            Some(end) if end.0 <= self.len => Ok(()),
-            _ => Err(MemoryError { gpa, len }),
-        }
+        let end = gpa.checked_add(len as u64).ok_or(MemoryError { gpa, len })?;
+        // The parts never touch, so an access lies in one of them or not in RAM.
+        let inside = self.parts().any(|(start, bytes, _)| gpa.0 >= start && end.0 <= start + bytes);
+        if inside { Ok(()) } else { Err(MemoryError { gpa, len }) }
     }
 }
 

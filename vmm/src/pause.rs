@@ -9,7 +9,6 @@ use exotrace_patcher::control::PauseTimes;
 use exotrace_patcher::machine::{GuestRead, Machine, MemoryError, StopError, Stopped, VcpuState};
 use exotrace_trace::ids::{Gpa, VcpuId};
 
-use crate::layout::INJECTED_GPA;
 use crate::lock;
 use crate::memory::InjectedMemory;
 use crate::vm::Vm;
@@ -55,7 +54,7 @@ impl Machine for Vm {
     }
 
     fn injected_gpa(&self) -> Gpa {
-        Gpa(INJECTED_GPA)
+        Gpa(self.injected_gpa)
     }
 
     fn injected_len(&self) -> u64 {

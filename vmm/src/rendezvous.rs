@@ -45,12 +45,19 @@ pub(crate) struct CpuShared {
     pub(crate) pending: Pending,
     /// There is something to look at before going into guest mode.
     pub(crate) attention: AtomicBool,
+    /// Of a vCPU that the guest starts with INIT and SIPI, without us: it has been started.
+    pub(crate) started: AtomicBool,
     pub(crate) kicker: Kicker,
 }
 
 impl CpuShared {
     pub(crate) fn new(kicker: Kicker) -> CpuShared {
-        CpuShared { pending: Pending::default(), attention: AtomicBool::new(false), kicker }
+        CpuShared {
+            pending: Pending::default(),
+            attention: AtomicBool::new(false),
+            started: AtomicBool::new(false),
+            kicker,
+        }
     }
 
     fn kick(&self) {
@@ -99,10 +106,15 @@ pub(crate) struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// All vCPUs stand, with these registers; the first is ready to run once it has a thread.
-    pub(crate) fn new(cpus: Vec<Arc<CpuShared>>, states: Vec<VcpuState>, events: Arc<EventSink>) -> Rendezvous {
+    /// All vCPUs stand, with these registers; the first `ready` are ready to run once they have a thread.
+    pub(crate) fn new(
+        cpus: Vec<Arc<CpuShared>>,
+        states: Vec<VcpuState>,
+        ready: usize,
+        events: Arc<EventSink>,
+    ) -> Rendezvous {
         let slots = states.into_iter().enumerate().map(|(n, state)| Slot {
-            phase: if n == 0 { Phase::Running } else { Phase::WaitingForStart },
+            phase: if n < ready { Phase::Running } else { Phase::WaitingForStart },
             running: false,
             state,
         });
@@ -314,7 +326,7 @@ mod tests {
         let cpus: Vec<_> = (0..n).map(|_| cpu()).collect();
         let states = vec![VcpuState::default(); n];
         let events = Arc::new(EventSink::new());
-        (Arc::new(Rendezvous::new(cpus.clone(), states, events)), cpus)
+        (Arc::new(Rendezvous::new(cpus.clone(), states, 1, events)), cpus)
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! What the threads of a VM share.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use exotrace_guest::abi;
 use exotrace_patcher::control::GuestEnd;
 use exotrace_trace::ids::VcpuId;
+use vmm_sys_util::eventfd::EventFd;
 
 use crate::devices::serial::{Effect, SerialPort};
+use crate::devices::virtio::MmioDevice;
 use crate::event::EventSink;
 use crate::memory::Ram;
 use crate::rendezvous::{CpuShared, Rendezvous};
@@ -49,6 +51,18 @@ pub(crate) fn count(c: &AtomicU64) {
     c.fetch_add(1, Ordering::Relaxed);
 }
 
+/// The PC that a Linux guest sees, as far as the kernel does not emulate it.
+pub(crate) struct Pc {
+    /// What the guest wrote to ACPI's PM1 enable register. No event ever happens, but the guest reads it back.
+    pub(crate) acpi_enabled: AtomicU16,
+    /// Pulls COM1's interrupt line.
+    pub(crate) serial_irq: EventFd,
+    pub(crate) virtio: Vec<MmioDevice>,
+}
+
+/// What Linux prints first when it panics.
+const PANIC_TEXT: &str = "Kernel panic - not syncing";
+
 /// What the threads of a VM share.
 pub(crate) struct Shared {
     pub(crate) ram: Ram,
@@ -58,6 +72,8 @@ pub(crate) struct Shared {
     pub(crate) serial: SerialPort,
     pub(crate) events: Arc<EventSink>,
     pub(crate) counters: Counters,
+    /// `None` for the embedded guest and tests, which run on no machine that exists elsewhere.
+    pub(crate) pc: Option<Pc>,
     /// Fixed when the VM is started.
     pub(crate) hooks: OnceLock<Vec<(u16, PortHook)>>,
 }
@@ -93,13 +109,28 @@ impl Shared {
         if effect.output {
             self.events.console_written();
         }
-        if effect.irq {
-            self.raise(VcpuId(0), abi::VEC_SERIAL);
+        match &self.pc {
+            _ if !effect.irq => {}
+            // The descriptor's counter would have to reach 2^64 to refuse it.
+            Some(pc) => drop(pc.serial_irq.write(1)),
+            None => self.raise(VcpuId(0), abi::VEC_SERIAL),
         }
+    }
+
+    /// A virtio device.
+    pub(crate) fn virtio(&self, n: usize) -> Option<&MmioDevice> {
+        self.pc.as_ref()?.virtio.get(n)
     }
 
     /// Ends the guest.
     pub(crate) fn end(&self, end: GuestEnd) {
+        // A Linux kernel that panics without telling any device resets or faults; its last words tell them apart.
+        let ambiguous = matches!(end, GuestEnd::Reset | GuestEnd::TripleFault { .. });
+        let panicked = || {
+            let (_, console) = self.serial.output_since(0);
+            console.windows(PANIC_TEXT.len()).any(|w| w == PANIC_TEXT.as_bytes())
+        };
+        let end = if self.pc.is_some() && ambiguous && panicked() { GuestEnd::Panic } else { end };
         self.rendezvous.end(end);
         self.timers.hold(true);
     }

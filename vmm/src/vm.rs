@@ -1,6 +1,7 @@
 //! The running VM as its users see it.
 
 use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -59,6 +60,7 @@ pub(crate) struct SetUp {
 pub struct Vm {
     pub(crate) shared: Arc<Shared>,
     pub(crate) injected: InjectedMemory,
+    pub(crate) injected_gpa: u64,
     pub(crate) fd: VmFd,
     pub(crate) cpl: u8,
     pub(crate) clock: ClockFacts,
@@ -98,6 +100,7 @@ impl Vm {
             .spawn(move || shared.timers.run(|vcpu, tick| shared.tick(vcpu, tick)))
             .map_err(|source| Error::Thread { name, source })?;
         s.threads.push(thread);
+        self.shared.cpus[0].started.store(true, Ordering::Relaxed);
         self.shared.events.send(VmEvent::CpuOnline(VcpuId(0)));
         for (n, fd) in fds.into_iter().enumerate() {
             let shared = Arc::clone(&self.shared);
@@ -177,6 +180,11 @@ impl Vm {
     #[must_use]
     pub fn vcpu_online(&self, vcpu: VcpuId) -> bool {
         let phase = self.shared.rendezvous.phase(vcpu);
+        if self.shared.pc.is_some()
+            && !self.shared.cpus.get(vcpu.index()).is_some_and(|c| c.started.load(Ordering::Relaxed))
+        {
+            return false;
+        }
         lock(&self.set_up).alive.is_some()
             && !self.shared.rendezvous.ending()
             && matches!(phase, Some(Phase::Running | Phase::Idle | Phase::IdleForNmi))

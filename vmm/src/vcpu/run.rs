@@ -7,12 +7,14 @@ use exotrace_guest::abi;
 use exotrace_patcher::control::GuestEnd;
 use exotrace_patcher::machine::VcpuState;
 use exotrace_trace::ids::{Gpa, VcpuId};
+use kvm_bindings::KVM_MP_STATE_RUNNABLE;
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
 use super::kvm::{RunPage, interrupt};
 use super::read_state;
 use crate::event::VmEvent;
 use crate::exit::{Action, Exit, Facts, decide};
+use crate::pc;
 use crate::rendezvous::{CpuShared, Next, Phase};
 use crate::shared::{Shared, count};
 use crate::timer::Tick;
@@ -52,7 +54,9 @@ impl Runner {
     pub(super) fn new(id: VcpuId, fd: VcpuFd, me: Arc<CpuShared>, shared: Arc<Shared>) -> Runner {
         let hooks = shared.hooks.get().cloned().unwrap_or_default();
         let hook_ports = hooks.iter().map(|(p, _)| *p).collect();
-        let first = if id.0 == 0 { Phase::Running } else { Phase::WaitingForStart };
+        // KVM itself lets the vCPUs of a PC wait for their start.
+        let ready = id.0 == 0 || shared.pc.is_some();
+        let first = if ready { Phase::Running } else { Phase::WaitingForStart };
         let wait = Some(Wait::Stand(first));
         Runner {
             id,
@@ -125,7 +129,7 @@ impl Runner {
     }
 
     fn state(&self) -> Option<VcpuState> {
-        match read_state(&self.fd) {
+        match read_state(&self.fd, self.shared.pc.is_some()) {
             Ok(state) => Some(state),
             Err(e) => {
                 let why = format!("the registers of vCPU {} can't be read: {e}", self.id);
@@ -158,6 +162,10 @@ impl Runner {
                 self.fail(format!("KVM refused an NMI: {e}"));
             }
         }
+        if self.shared.pc.is_some() {
+            // Its interrupts are the kernel's business.
+            return;
+        }
         let Some(vector) = self.me.pending.next() else {
             return self.page().request_interrupt_window(false);
         };
@@ -185,10 +193,29 @@ impl Runner {
             if_flag: self.page().if_flag(),
             nmi_armed: exit == Exit::Hlt && self.shared.timers.armed(self.id, Tick::Nmi),
             hooks: &self.hook_ports,
+            acpi_enabled: self.shared.pc.as_ref().map_or(0, |pc| pc.acpi_enabled.load(Ordering::Relaxed)),
         };
         let mmio = matches!(exit, Exit::MmioRead { .. });
-        let action = decide(exit, &facts);
+        let action = match &self.shared.pc {
+            Some(_) => {
+                self.look_for_start(&exit);
+                pc::decide(exit, &facts)
+            }
+            None => decide(exit, &facts),
+        };
         self.act(action, mmio);
+    }
+
+    /// KVM_RUN of a vCPU that is not started returns when INIT or SIPI arrived: then it is time to look.
+    fn look_for_start(&self, exit: &Exit) {
+        if *exit != Exit::Interrupted || self.me.started.load(Ordering::Relaxed) {
+            return;
+        }
+        let runnable = self.fd.get_mp_state().is_ok_and(|s| s.mp_state == KVM_MP_STATE_RUNNABLE);
+        if runnable {
+            self.me.started.store(true, Ordering::Relaxed);
+            self.shared.events.send(VmEvent::CpuOnline(self.id));
+        }
     }
 
     fn enter(&mut self) -> Exit {
@@ -198,7 +225,7 @@ impl Runner {
             Ok(VcpuExit::IoOut(port, data)) => Exit::PortOut { port, size: page.io_size(), data: data.to_vec() },
             Ok(VcpuExit::IoIn(port, data)) => Exit::PortIn { port, size: page.io_size(), bytes: data.len() },
             Ok(VcpuExit::MmioRead(gpa, data)) => Exit::MmioRead { gpa: Gpa(gpa), bytes: data.len() },
-            Ok(VcpuExit::MmioWrite(gpa, _)) => Exit::MmioWrite { gpa: Gpa(gpa) },
+            Ok(VcpuExit::MmioWrite(gpa, data)) => Exit::MmioWrite { gpa: Gpa(gpa), data: data.to_vec() },
             Ok(VcpuExit::Hlt) => Exit::Hlt,
             Ok(VcpuExit::IrqWindowOpen) => Exit::IrqWindow,
             Ok(VcpuExit::Intr) => Exit::Interrupted,
@@ -225,6 +252,14 @@ impl Runner {
                 count(&shared.counters.nobody);
                 self.answer(&vec![0xff; reply], mmio);
             }
+            Action::Answer(reply) => self.answer(&reply, mmio),
+            Action::AcpiEnable(value) => {
+                if let Some(pc) = &shared.pc {
+                    pc.acpi_enabled.store(value, Ordering::Relaxed);
+                }
+            }
+            Action::VirtioRead { device, offset, bytes } => self.virtio_read(device, offset, bytes),
+            Action::VirtioWrite { device, offset, data } => self.virtio_write(device, offset, &data),
             Action::Refused => count(&shared.counters.refused),
             Action::SerialWrite { register, data } => {
                 shared.serial_effect(shared.serial.write(register, &data));
@@ -263,6 +298,22 @@ impl Runner {
         if mmio { self.page().answer_mmio(data) } else { self.page().answer_port(data) }
     }
 
+    fn virtio_read(&self, device: usize, offset: u64, bytes: usize) {
+        let mut data = vec![0xff; bytes];
+        match self.shared.virtio(device) {
+            Some(device) => device.read(offset, &mut data),
+            None => count(&self.shared.counters.nobody),
+        }
+        self.answer(&data, true);
+    }
+
+    fn virtio_write(&self, device: usize, offset: u64, data: &[u8]) {
+        match self.shared.virtio(device) {
+            Some(device) => device.write(offset, data, &self.shared.ram),
+            None => count(&self.shared.counters.nobody),
+        }
+    }
+
     /// Stand before the next run. Of several requests in one string access the first counts.
     fn wait(&mut self, wait: Wait) {
         if self.wait.is_none() {
@@ -281,7 +332,11 @@ impl Runner {
         self.incomplete = false;
         let rip = self.fd.get_regs().map_or(0, |r| r.rip);
         let mut code = [0; 15];
-        let gpa = rip.wrapping_sub(abi::VIRT_OFFSET);
+        let gpa = match self.shared.pc {
+            // Nothing is there if the vCPU can't translate its own address.
+            Some(_) => self.fd.translate_gva(rip).map_or(u64::MAX, |t| t.physical_address),
+            None => rip.wrapping_sub(abi::VIRT_OFFSET),
+        };
         let bytes = match self.shared.ram.read(Gpa(gpa), &mut code) {
             Ok(()) => code.map(|b| format!("{b:02x}")).join(" "),
             Err(_) => "not in RAM".into(),
