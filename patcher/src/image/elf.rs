@@ -1,14 +1,16 @@
 //! The ELF decoder: file bytes to segments, symbols and the mcount table.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use exotrace_trace::ids::{Gpa, Gva};
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable, Sym};
 use object::{LittleEndian as LE, SymbolIndex};
 
-use super::symbols::{Full, MAX_NAME_BYTES, SymbolKind, Symbols, SymbolsBuilder};
-use super::{McountTable, Segment, segment_at, slice_of};
+use super::kallsyms::{self, Region};
+use super::symbols::{MAX_NAME_BYTES, SymbolKind, Symbols, SymbolsBuilder};
+use super::{ImageError, McountTable, Segment, segment_at, slice_of};
 
 /// Loadable segments at most.
 pub const MAX_SEGMENTS: usize = 64;
@@ -21,84 +23,14 @@ const MCOUNT_SECTION: &str = "__mcount_loc";
 /// Where Linux's linker script puts the same table: inside `.init.data`, between two labels.
 const MCOUNT_LABELS: (&str, &str) = ("__start_mcount_loc", "__stop_mcount_loc");
 
+/// Type information.
+const BTF_SECTION: &str = ".BTF";
+const BTF_LABELS: (&str, &str) = ("__start_BTF", "__stop_BTF");
+/// Where functions return through a thunk.
+const RETURNS_SECTION: &str = ".return_sites";
+const RETURNS_LABELS: (&str, &str) = ("__return_sites", "__return_sites_end");
+
 type Header = elf::FileHeader64<LE>;
-
-/// Why an image can't be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ImageError {
-    /// Not an ELF file at all.
-    #[error("not an ELF file (it begins with {found:02x?}): give the kernel's uncompressed vmlinux")]
-    NotElf {
-        /// The first bytes, at most 4.
-        found: Vec<u8>,
-    },
-    /// An ELF file of another kind.
-    #[error("an ELF file, but {what}: exotrace traces 64-bit x86 kernels")]
-    WrongKind {
-        /// What kind it is.
-        what: String,
-    },
-    /// A structure of the file is broken.
-    #[error("the image's {what} can't be read ({why}): the file is truncated or damaged")]
-    Malformed {
-        /// Which structure.
-        what: &'static str,
-        /// The decoder's words.
-        why: String,
-    },
-    /// Nothing to load.
-    #[error("the image has no loadable segment: this is not a bootable kernel (an object file or a debug file?)")]
-    NoSegments,
-    /// A segment's numbers make no sense.
-    #[error("loadable segment {index} at {gva}: {why}: the file is truncated or damaged")]
-    BadSegment {
-        /// Its number among the program headers.
-        index: usize,
-        /// Its address.
-        gva: Gva,
-        /// What is wrong.
-        why: String,
-    },
-    /// Two segments claim the same memory.
-    #[error("loadable segments at {a} and {b} overlap in {space} memory: the file is damaged")]
-    Overlap {
-        /// The one.
-        a: Gva,
-        /// The other.
-        b: Gva,
-        /// "virtual" or "physical".
-        space: &'static str,
-    },
-    /// Stripped.
-    #[error("the image has no symbol table: it was stripped; give the unstripped vmlinux")]
-    NoSymbols,
-    /// Not built for tracing.
-    #[error(
-        "no __mcount_loc section and no __start_mcount_loc symbol: this kernel was built without \
-         CONFIG_FUNCTION_TRACER (gcc -pg -mfentry -mrecord-mcount), so there is nothing to trace"
-    )]
-    NoMcountLoc,
-    /// The table is odd.
-    #[error("the image's table of sites is broken: {why}")]
-    BadMcountLoc {
-        /// What is wrong.
-        why: String,
-    },
-    /// More than any real kernel has.
-    #[error("the image has more than {limit} {what}: no real kernel does, so it is refused")]
-    TooMany {
-        /// Of what.
-        what: &'static str,
-        /// The limit.
-        limit: usize,
-    },
-}
-
-impl From<Full> for ImageError {
-    fn from(full: Full) -> ImageError {
-        ImageError::TooMany { what: full.what, limit: full.limit }
-    }
-}
 
 /// What a decoder delivers.
 pub(super) struct Parts {
@@ -106,15 +38,82 @@ pub(super) struct Parts {
     pub segments: Vec<Segment>,
     pub symbols: Symbols,
     pub mcount: McountTable,
+    /// Where the type information is in the file.
+    pub btf: Option<Range<usize>>,
+    /// Addresses of the return sites.
+    pub returns: Vec<Gva>,
 }
 
 pub(super) fn decode(data: &[u8]) -> Result<Parts, ImageError> {
     let header = header(data)?;
     let segments = segments(header, data)?;
     let sections = header.sections(LE, data).map_err(malformed("section table"))?;
-    let symbols = symbols(&sections, data)?;
+    let symbols = match symbols(&sections, data)? {
+        Some(symbols) => symbols,
+        None => from_kallsyms(&sections, &segments, data)?,
+    };
     let table = mcount_bytes(&sections, &segments, &symbols, data)?;
-    Ok(Parts { entry: Gva(header.e_entry(LE)), mcount: mcount(&table)?, segments, symbols })
+    let mcount = mcount(&table)?;
+    let btf = labelled(&sections, &segments, &symbols, data, BTF_SECTION, BTF_LABELS).map(|(_, range)| range);
+    let returns = labelled(&sections, &segments, &symbols, data, RETURNS_SECTION, RETURNS_LABELS);
+    let returns = returns.map_or_else(Vec::new, |(gva, range)| return_sites(gva, &data[range]));
+    Ok(Parts { entry: Gva(header.e_entry(LE)), mcount, segments, symbols, btf, returns })
+}
+
+/// The symbols of a stripped image.
+fn from_kallsyms(
+    sections: &SectionTable<'_, Header>,
+    segments: &[Segment],
+    data: &[u8],
+) -> Result<Symbols, ImageError> {
+    // The tables are in `.rodata`; looking there first is only quicker.
+    let rodata = sections.section_by_name(LE, b".rodata").and_then(|(_, s)| {
+        let bytes = s.data(LE, data).ok()?;
+        Some(Region { gva: s.sh_addr(LE), bytes })
+    });
+    let all = segments.iter().map(|s| Region { gva: s.gva.0, bytes: data.get(s.file.clone()).unwrap_or_default() });
+    let regions: Vec<Region<'_>> = rodata.into_iter().chain(all).collect();
+    kallsyms::decode(&regions, segments).map_err(|e| match e {
+        kallsyms::Error::Missing(why) => ImageError::NoSymbols(why),
+        kallsyms::Error::Full(full) => full.into(),
+    })
+}
+
+/// A table of the image that is a section of its own, or lies between two labels of the linker script: its address and
+/// where it is in the file.
+fn labelled(
+    sections: &SectionTable<'_, Header>,
+    segments: &[Segment],
+    symbols: &Symbols,
+    data: &[u8],
+    section: &str,
+    labels: (&str, &str),
+) -> Option<(Gva, Range<usize>)> {
+    if let Some((_, section)) = sections.section_by_name(LE, section.as_bytes()) {
+        let (from, len) = section.file_range(LE)?;
+        let range = usize::try_from(from).ok()?..usize::try_from(from.checked_add(len)?).ok()?;
+        return data.get(range.clone()).map(|_| (Gva(section.sh_addr(LE)), range));
+    }
+    let label = |name| symbols.named(name).next().map(|s| s.addr);
+    let (start, stop) = (label(labels.0)?, label(labels.1)?);
+    let segment = segment_at(segments, start)?;
+    let from = segment.file.start + usize::try_from(start.0 - segment.gva.0).ok()?;
+    let to = from.checked_add(usize::try_from(stop.0.checked_sub(start.0)?).ok()?)?;
+    (to <= segment.file.end).then_some((start, from..to))
+}
+
+/// Every entry is the distance from itself to its site.
+fn return_sites(table: Gva, bytes: &[u8]) -> Vec<Gva> {
+    let entries = bytes.as_chunks().0.iter().take(MAX_SITES).enumerate();
+    let mut all: Vec<Gva> = entries
+        .map(|(i, entry)| {
+            let at = table.0.wrapping_add(4 * i as u64);
+            Gva(at.wrapping_add_signed(i32::from_le_bytes(*entry).into()))
+        })
+        .collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 fn malformed(what: &'static str) -> impl Fn(object::read::Error) -> ImageError {
@@ -205,11 +204,12 @@ fn segment(index: usize, p: &elf::ProgramHeader64<LE>, file_len: usize) -> Resul
     })
 }
 
-fn symbols(sections: &SectionTable<'_, Header>, data: &[u8]) -> Result<Symbols, ImageError> {
+/// The ELF symbol table's symbols; `None` if it was stripped.
+fn symbols(sections: &SectionTable<'_, Header>, data: &[u8]) -> Result<Option<Symbols>, ImageError> {
     let bad = malformed("symbol table");
     let table = sections.symbols(LE, data, elf::SHT_SYMTAB).map_err(&bad)?;
     if table.is_empty() {
-        return Err(ImageError::NoSymbols);
+        return Ok(None);
     }
     // The strings are cut here and not by the library: a hostile file may give a million symbols one endless name.
     let strings = sections.section(table.string_section()).and_then(|s| s.data(LE, data)).map_err(&bad)?;
@@ -233,10 +233,7 @@ fn symbols(sections: &SectionTable<'_, Header>, data: &[u8]) -> Result<Symbols, 
         builder.add(name, Gva(sym.st_value(LE)), sym.st_size(LE), kind, global)?;
     }
     let symbols = builder.build();
-    if symbols.is_empty() {
-        return Err(ImageError::NoSymbols);
-    }
-    Ok(symbols)
+    Ok((!symbols.is_empty()).then_some(symbols))
 }
 
 fn cut_name(strings: &[u8], at: u32) -> &[u8] {

@@ -12,6 +12,8 @@ use super::{IpIndex, KernelImage, Symbols};
 pub const SITE_BYTES: usize = 5;
 /// What compilers name the function that instrumented code calls.
 const FENTRY_NAMES: [&str; 3] = ["__fentry__", "mcount", "_mcount"];
+/// What begins a function that may be called indirectly (IBT).
+const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 /// Code between these labels is given back as memory when Linux has booted.
 const INIT_LABELS: (&str, &str) = ("_sinittext", "_einittext");
 
@@ -47,7 +49,14 @@ pub enum Skip {
     NoSymbol,
     /// More than 2 GiB away from the first site, so one trampoline can't serve both.
     TooFar,
-    /// In `.init.text`: the kernel frees this memory and puts other things there.
+    /// Well inside the function before it: what is left of a weak function that another one replaced. Linux leaves these
+    /// alone too.
+    MidFunction {
+        /// How far inside, in bytes.
+        offset: u64,
+    },
+    /// In `.init.text`, which the kernel has freed by now. An image's own table never says so (see
+    /// [`Site::in_init_text`]): it is for users of the table that know how far the guest has come.
     InitText,
 }
 
@@ -68,6 +77,8 @@ pub enum SkipReason {
     NoSymbol,
     /// See [`Skip::TooFar`].
     TooFar,
+    /// See [`Skip::MidFunction`].
+    MidFunction,
     /// See [`Skip::InitText`].
     InitText,
 }
@@ -84,6 +95,7 @@ impl Skip {
             Skip::Overlap => SkipReason::Overlap,
             Skip::NoSymbol => SkipReason::NoSymbol,
             Skip::TooFar => SkipReason::TooFar,
+            Skip::MidFunction { .. } => SkipReason::MidFunction,
             Skip::InitText => SkipReason::InitText,
         }
     }
@@ -101,6 +113,9 @@ impl fmt::Display for Skip {
             Skip::Overlap => f.write_str("begins inside another site"),
             Skip::NoSymbol => f.write_str("no function symbol covers it"),
             Skip::TooFar => f.write_str("more than 2 GiB away from the other sites"),
+            Skip::MidFunction { offset } => {
+                write!(f, "{offset} bytes inside another function (a weak one that was replaced)")
+            }
             Skip::InitText => f.write_str("init code, freed after boot"),
         }
     }
@@ -116,6 +131,7 @@ impl fmt::Display for SkipReason {
             SkipReason::Overlap => "begins inside another site",
             SkipReason::NoSymbol => "no function symbol",
             SkipReason::TooFar => "too far from the other sites",
+            SkipReason::MidFunction => "inside another function (a replaced weak one)",
             SkipReason::InitText => "init code",
         })
     }
@@ -139,7 +155,7 @@ impl fmt::Display for HexBytes<'_> {
 pub struct Site {
     /// Where the 5 bytes are.
     pub addr: Gva,
-    /// Where the function begins ([`Site::addr`] if no symbol covers it).
+    /// Where the function begins ([`Site::addr`] if no symbol covers it): at the site, or an `endbr64` before it.
     pub function: Gva,
     /// The function's name (the bare address if no symbol covers it).
     pub name: Box<str>,
@@ -147,6 +163,8 @@ pub struct Site {
     pub original: [u8; SITE_BYTES],
     /// What they are, or why the site is left alone.
     pub form: Result<SiteForm, Skip>,
+    /// Whether it is in `.init.text`: when Linux has booted it frees this memory and puts other things there.
+    pub in_init_text: bool,
 }
 
 impl Site {
@@ -165,6 +183,7 @@ pub struct SiteTable {
     index: IpIndex,
     skipped: BTreeMap<SkipReason, usize>,
     patchable: usize,
+    init: usize,
 }
 
 impl SiteTable {
@@ -193,7 +212,10 @@ impl SiteTable {
                 }
             }
             match site.form {
-                Ok(_) => table.patchable += 1,
+                Ok(_) => {
+                    table.patchable += 1;
+                    table.init += usize::from(site.in_init_text);
+                }
                 Err(skip) => *table.skipped.entry(skip.reason()).or_default() += 1,
             }
             table.sites.push(site);
@@ -241,6 +263,12 @@ impl SiteTable {
         self.patchable
     }
 
+    /// How many of those are still there when Linux has booted and freed its init code.
+    #[must_use]
+    pub fn live_len(&self) -> usize {
+        self.patchable - self.init
+    }
+
     /// How many entries of the image's table are left alone, by reason (duplicates included, which have no site).
     #[must_use]
     pub fn skipped(&self) -> &BTreeMap<SkipReason, usize> {
@@ -275,6 +303,8 @@ impl SiteTable {
 struct Judge<'a> {
     image: &'a KernelImage,
     fentry: Vec<Gva>,
+    /// Whether sites come first in their functions (`-mfentry`).
+    at_start: bool,
     init: std::ops::Range<Gva>,
 }
 
@@ -282,7 +312,12 @@ impl<'a> Judge<'a> {
     fn new(image: &'a KernelImage) -> Judge<'a> {
         let symbols = image.symbols();
         let label = |name| symbols.named(name).next().map_or(Gva(0), |s| s.addr);
-        Judge { image, fentry: fentry_targets(symbols), init: label(INIT_LABELS.0)..label(INIT_LABELS.1) }
+        Judge {
+            image,
+            fentry: fentry_targets(symbols),
+            at_start: symbols.named(FENTRY_NAMES[0]).next().is_some(),
+            init: label(INIT_LABELS.0)..label(INIT_LABELS.1),
+        }
     }
 
     fn site(&self, addr: Gva) -> Site {
@@ -291,8 +326,9 @@ impl<'a> Judge<'a> {
         let form = match (bytes, symbol) {
             (None, _) => Err(Skip::OutsideText),
             (Some(_), None) => Err(Skip::NoSymbol),
-            (Some(_), Some(_)) if self.init.contains(&addr) => Err(Skip::InitText),
-            (Some(bytes), Some(_)) => decode_site(bytes, addr, &self.fentry),
+            (Some(bytes), Some((_, offset))) => decode_site(bytes, addr, &self.fentry).and_then(|form| {
+                if self.begins_function(addr, offset) { Ok(form) } else { Err(Skip::MidFunction { offset }) }
+            }),
         };
         Site {
             addr,
@@ -300,7 +336,18 @@ impl<'a> Judge<'a> {
             name: symbol.map_or_else(|| addr.to_string().into(), |(s, _)| s.name.into()),
             original: bytes.unwrap_or_default(),
             form,
+            in_init_text: self.init.contains(&addr),
         }
+    }
+
+    /// Whether nothing but an `endbr64` lies between the beginning of a function and its site. (Code that calls the old
+    /// `mcount` sets up its frame first, so there it may be anywhere.)
+    fn begins_function(&self, addr: Gva, offset: u64) -> bool {
+        let endbr = || {
+            let before = addr.0.checked_sub(ENDBR64.len() as u64).map(Gva);
+            before.and_then(|gva| self.image.bytes_at(gva, ENDBR64.len())) == Some(&ENDBR64)
+        };
+        !self.at_start || offset == 0 || (offset == ENDBR64.len() as u64 && endbr())
     }
 }
 

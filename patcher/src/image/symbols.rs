@@ -1,6 +1,10 @@
 //! Symbols: address to name and name to address.
 
+use std::sync::Arc;
+
 use exotrace_trace::ids::Gva;
+
+use super::slide::Slide;
 
 /// Symbols at most (a distribution's vmlinux has about 250,000).
 pub const MAX_SYMBOLS: usize = 1 << 20;
@@ -53,9 +57,16 @@ pub struct Symbol<'a> {
     pub kind: SymbolKind,
 }
 
-/// The symbols of one image.
+/// The symbols of one image. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Symbols {
+    table: Arc<Table>,
+    slide: Slide,
+}
+
+/// Everything at link addresses.
+#[derive(Debug, Default)]
+struct Table {
     names: String,
     /// Sorted by address.
     entries: Vec<Entry>,
@@ -73,9 +84,11 @@ impl Symbols {
     /// A symbol without a size reaches up to the next one.
     #[must_use]
     pub fn resolve(&self, addr: Gva) -> Option<(Symbol<'_>, u64)> {
-        let after = self.code_addr.partition_point(|&a| a <= addr.0);
+        let t = &*self.table;
+        let addr = self.slide.link_address(addr)?;
+        let after = t.code_addr.partition_point(|&a| a <= addr.0);
         for at in (after.saturating_sub(ENCLOSING_STEPS)..after).rev() {
-            let entry = self.entries.get(*self.code_entry.get(at)? as usize)?;
+            let entry = t.entries.get(*t.code_entry.get(at)? as usize)?;
             let offset = addr.0 - entry.addr;
             if offset < entry.size || (entry.size == 0 && at + 1 == after) {
                 return Some((self.symbol(entry), offset));
@@ -86,50 +99,60 @@ impl Symbols {
 
     /// All symbols of that name, by address.
     pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = Symbol<'a>> + 'a {
-        let from = self.by_name.partition_point(|&i| self.name_at(i) < name);
-        self.by_name[from..]
+        let t = &*self.table;
+        let from = t.by_name.partition_point(|&i| t.name_at(i) < name);
+        t.by_name[from..]
             .iter()
-            .take_while(move |&&i| self.name_at(i) == name)
-            .map(|&i| self.symbol(&self.entries[i as usize]))
+            .take_while(move |&&i| t.name_at(i) == name)
+            .map(|&i| self.symbol(&t.entries[i as usize]))
     }
 
     /// The variable (or linker script label) of that name, the first if there are several.
     #[must_use]
     pub fn object(&self, name: &str) -> Option<Symbol<'_>> {
-        let from = self.by_name.partition_point(|&i| self.name_at(i) < name);
-        self.by_name[from..]
+        let t = &*self.table;
+        let from = t.by_name.partition_point(|&i| t.name_at(i) < name);
+        t.by_name[from..]
             .iter()
-            .take_while(|&&i| self.name_at(i) == name)
-            .map(|&i| self.symbol(&self.entries[i as usize]))
+            .take_while(|&&i| t.name_at(i) == name)
+            .map(|&i| self.symbol(&t.entries[i as usize]))
             .find(|s| !s.kind.is_code())
     }
 
     /// All symbols, by address.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Symbol<'_>> {
-        self.entries.iter().map(|e| self.symbol(e))
+        self.table.entries.iter().map(|e| self.symbol(e))
     }
 
     /// All functions and code labels, one per address (aliases left out), by address.
     pub fn code(&self) -> impl ExactSizeIterator<Item = Symbol<'_>> {
-        self.code_entry.iter().map(|&i| self.symbol(&self.entries[i as usize]))
+        self.table.code_entry.iter().map(|&i| self.symbol(&self.table.entries[i as usize]))
     }
 
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.table.entries.len()
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.table.entries.is_empty()
+    }
+
+    /// The same symbols in a kernel that runs `slide` away from where it was linked.
+    pub(super) fn slid(&self, slide: Slide) -> Symbols {
+        Symbols { table: Arc::clone(&self.table), slide }
     }
 
     fn symbol(&self, e: &Entry) -> Symbol<'_> {
-        Symbol { name: self.name_of(e), addr: Gva(e.addr), size: e.size, kind: e.kind }
+        let addr = self.slide.run_address(Gva(e.addr));
+        Symbol { name: self.table.name_of(e), addr, size: e.size, kind: e.kind }
     }
+}
 
+impl Table {
     fn name_of(&self, e: &Entry) -> &str {
         let at = e.name_at as usize;
         &self.names[at..at + usize::from(e.name_len)]
@@ -145,6 +168,7 @@ impl Symbols {
 pub(super) struct SymbolsBuilder {
     names: String,
     entries: Vec<Entry>,
+    given_order: bool,
 }
 
 /// A limit was passed.
@@ -155,6 +179,16 @@ pub(super) struct Full {
 }
 
 impl SymbolsBuilder {
+    /// A builder for symbols that come in an order that says which of several aliases is to be shown: the first.
+    pub fn in_given_order() -> SymbolsBuilder {
+        SymbolsBuilder { given_order: true, ..SymbolsBuilder::default() }
+    }
+
+    /// Makes room for more symbols.
+    pub fn reserve(&mut self, more: usize) {
+        self.entries.reserve(more.min(MAX_SYMBOLS));
+    }
+
     /// Adds one symbol. `name` may hold any bytes: what is not printable ASCII becomes `?`, so that an image can't
     /// send escape sequences to a terminal.
     pub fn add(&mut self, name: &[u8], addr: Gva, size: u64, kind: SymbolKind, global: bool) -> Result<(), Full> {
@@ -181,16 +215,20 @@ impl SymbolsBuilder {
 
     /// Sorts what was collected.
     pub fn build(self) -> Symbols {
-        let SymbolsBuilder { names, mut entries } = self;
+        let SymbolsBuilder { names, mut entries, given_order } = self;
         let text = |e: &Entry| {
             let at = e.name_at as usize;
             &names[at..at + usize::from(e.name_len)]
         };
         // Among aliases the first is the one that is shown: functions before labels, sized and global ones first.
-        entries.sort_unstable_by(|a, b| {
-            let rank = |e: &Entry| (e.addr, e.kind, e.size == 0, !e.global);
-            rank(a).cmp(&rank(b)).then_with(|| text(a).cmp(text(b)))
-        });
+        if given_order {
+            entries.sort_by_key(|e| (e.addr, e.kind));
+        } else {
+            entries.sort_unstable_by(|a, b| {
+                let rank = |e: &Entry| (e.addr, e.kind, e.size == 0, !e.global);
+                rank(a).cmp(&rank(b)).then_with(|| text(a).cmp(text(b)))
+            });
+        }
         let mut by_name: Vec<u32> = (0..entries.len() as u32).collect();
         by_name.sort_unstable_by(|&a, &b| {
             let (x, y) = (&entries[a as usize], &entries[b as usize]);
@@ -204,7 +242,8 @@ impl SymbolsBuilder {
                 code_entry.push(i as u32);
             }
         }
-        Symbols { names, entries, by_name, code_addr, code_entry }
+        let table = Arc::new(Table { names, entries, by_name, code_addr, code_entry });
+        Symbols { table, slide: Slide::default() }
     }
 }
 

@@ -49,8 +49,11 @@ fn odd_sites_are_skipped_counted_and_never_found_by_ip() {
     elf.text[at(3) + 1..at(3) + 5].copy_from_slice(&[0; 4]);
     // A nop whose tail begins another nop of 5 bytes.
     elf.text[at(4)..at(4) + 8].copy_from_slice(&[0x0f, 0x1f, 0x44, 0x66, 0x66, 0x66, 0x66, 0x90]);
+    // The rest of a weak function, without a symbol of its own any more.
+    elf.text[at(7) + 8..at(7) + 13].copy_from_slice(&NOP);
+    elf.symbol("inner", site(4) + 3, 0, 2);
     let mcount = elf.mcount.as_mut().unwrap();
-    mcount.extend([site(5), site(5), 0, 0, GVA - 64, site(4) + 3, GVA + 8]);
+    mcount.extend([site(5), site(5), 0, 0, GVA - 64, site(4) + 3, site(7) + 8, GVA + 8]);
     elf.text[8..13].copy_from_slice(&NOP);
     elf.symbol("_sinittext", site(9), 0, 0);
     elf.symbol("_einittext", site(10), 0, 0);
@@ -63,16 +66,34 @@ fn odd_sites_are_skipped_counted_and_never_found_by_ip() {
     assert_eq!(of(site(3)).1.skip(), Some(Skip::OtherTarget { target: Gva(site(3) + 5) }));
     assert_eq!(of(site(4)).1.form, Ok(SiteForm::Nop));
     assert_eq!(of(site(4) + 3).1.skip(), Some(Skip::Overlap));
+    assert_eq!(of(site(7) + 8).1.skip(), Some(Skip::MidFunction { offset: 8 }));
     assert_eq!(of(GVA - 64).1.skip(), Some(Skip::OutsideText));
     assert_eq!(of(GVA + 8).1.skip(), Some(Skip::NoSymbol));
-    assert_eq!(of(site(9)).1.skip(), Some(Skip::InitText));
+    assert_eq!((of(site(9)).1.skip(), of(site(9)).1.in_init_text), (None, true));
+    assert!(!of(site(8)).1.in_init_text);
     assert_eq!(sites.skipped()[&SkipReason::Duplicate], 2);
     assert_eq!(sites.skipped().values().sum::<usize>(), 8);
-    assert_eq!(sites.patchable_len(), 7);
+    assert_eq!((sites.patchable_len(), sites.live_len()), (8, 7));
     for (id, s) in sites.iter() {
         let found = sites.by_ip((s.addr.0 + 5) as u32);
         assert_eq!(found, s.form.is_ok().then_some(id), "{}", s.name);
     }
+}
+
+#[test]
+fn a_site_may_follow_an_endbr_only() {
+    let mut elf = linux_like(GVA, GPA, 4, 32);
+    let (first, second) = (GVA + 0x80, GVA + 0xa0);
+    for (at, before) in [(0x80, [0xf3, 0x0f, 0x1e, 0xfa]), (0xa0, [0x90; 4])] {
+        elf.text[at..at + 4].copy_from_slice(&before);
+        elf.text[at + 4..at + 9].copy_from_slice(&NOP);
+    }
+    let mcount = elf.mcount.as_mut().unwrap();
+    (mcount[0], mcount[1]) = (first + 4, second + 4);
+    let sites = SiteTable::build(&decode(&elf));
+    let site = |n: u32| sites.get(SiteId(n)).unwrap();
+    assert_eq!((site(0).form, site(0).function, &*site(0).name), (Ok(SiteForm::Nop), Gva(first), "fn_0"));
+    assert_eq!(site(1).skip(), Some(Skip::MidFunction { offset: 4 }));
 }
 
 #[test]
@@ -118,7 +139,7 @@ fn errors_say_what_is_missing() {
     empty.mcount = Some(vec![0, 0]);
     assert!(matches!(error(empty.to_bytes()), ImageError::BadMcountLoc { .. }));
     empty.symbols.clear();
-    assert_eq!(error(empty.to_bytes()), ImageError::NoSymbols);
+    assert_eq!(error(empty.to_bytes()), ImageError::NoSymbols(NoKallsyms::NoTokens));
 }
 
 #[test]
