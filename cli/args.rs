@@ -25,6 +25,8 @@ pub enum Command {
     Run(RunArgs),
     /// Print a trace file as ftrace-like text
     Report(ReportArgs),
+    /// List what could be traced in a kernel image, without booting it
+    Sites(SitesArgs),
     /// Say what this machine's KVM can do for exotrace
     Doctor,
 }
@@ -32,15 +34,25 @@ pub enum Command {
 /// Options of `run`.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
-    /// Kernel image (an ELF for the embedded guest's boot protocol); without it the embedded guest runs
+    /// Kernel image: a Linux bzImage as distributions ship it, or an ELF for the embedded guest's boot protocol;
+    /// without it the embedded guest runs
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
+    /// Initial RAM disk of a Linux guest
+    #[arg(long, value_name = "FILE", requires = "kernel")]
+    pub initrd: Option<PathBuf>,
+    /// Disk of a Linux guest, a raw image: /dev/vda, then vdb, …; what the guest writes is gone afterwards
+    #[arg(long, value_name = "FILE", requires = "kernel")]
+    pub disk: Vec<PathBuf>,
+    /// Enter a Linux kernel where it is linked, without its own decompressor and so without KASLR
+    #[arg(long, requires = "kernel")]
+    pub nokaslr: bool,
     /// Number of vCPUs, 1 to 16
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub cpus: u8,
-    /// Guest memory, with suffix M or G
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
-    pub mem: u64,
+    /// Guest memory, with suffix M or G (default: 64M for the embedded guest, 512M for Linux)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub mem: Option<u64>,
     /// The guest's command line, for example 'workload=fs seed=7 iters=1000'
     #[arg(long, value_name = "TEXT")]
     pub cmdline: Option<String>,
@@ -73,6 +85,22 @@ impl RunArgs {
     pub fn rings(&self) -> RingOptions {
         RingOptions { policy: self.policy.into(), records: self.ring }
     }
+}
+
+/// Options of `sites`.
+#[derive(Clone, Debug, Args)]
+pub struct SitesArgs {
+    /// Kernel image: bzImage or vmlinux; without it the embedded guest's
+    pub kernel: Option<PathBuf>,
+    /// Functions to list (globs as in run --trace)
+    #[arg(default_value = "*")]
+    pub filter: String,
+    /// Addresses, too
+    #[arg(short, long)]
+    pub long: bool,
+    /// How many sites there are and how many are left out, per reason; and how long decoding took
+    #[arg(long)]
+    pub summary: bool,
 }
 
 /// See [`FullPolicy`].

@@ -7,3 +7,4 @@ pub mod headless;
 pub mod report;
 pub mod run;
 pub mod signals;
+pub mod sites;

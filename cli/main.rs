@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use exotrace::args::{Cli, Command};
 use exotrace::exit::Exit;
-use exotrace::{doctor, report, run, signals};
+use exotrace::{doctor, report, run, signals, sites};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -24,6 +24,7 @@ fn dispatch(cli: &Cli) -> anyhow::Result<Exit> {
         None => run::run(&cli.run),
         Some(Command::Run(args)) => run::run(args),
         Some(Command::Report(args)) => report::run(args),
+        Some(Command::Sites(args)) => sites::run(args),
         Some(Command::Doctor) => doctor::run(),
     }
 }

@@ -14,7 +14,6 @@ use exotrace_trace::ids::{Gpa, Gva};
 use exotrace_trace::ring::RingMemory;
 use exotrace_trace::ring::layout::{PATCH_BEGIN_PORT, PATCH_END_PORT};
 
-use super::linux::soon::return_sites;
 use super::session::SessionError;
 use crate::image::{KernelImage, SITE_BYTES};
 use crate::machine::Stopped;
@@ -111,7 +110,7 @@ impl Guard {
 fn returns_of(image: &KernelImage, function: &str) -> Vec<Gva> {
     let Some(symbol) = image.symbols().named(function).next() else { return Vec::new() };
     let end = symbol.addr.offset(symbol.size);
-    let sites = return_sites(image);
+    let sites = image.return_sites();
     sites.iter().copied().filter(|s| (symbol.addr..end).contains(s)).take(MOST_RETURNS).collect()
 }
 

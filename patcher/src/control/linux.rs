@@ -58,7 +58,7 @@ pub(super) fn attach<M: Machine>(
         let guard = machine.stop()?;
         find(machine, &guard, image)?.slide
     };
-    let image = Arc::new(soon::slid(image, slide));
+    let image = Arc::new(image.slid(slide)?);
     let sites = Arc::new(SiteTable::build(&image));
     let mut guard = machine.stop()?;
     let found = find(machine, &guard, &image)?;
@@ -108,7 +108,7 @@ fn find<M: Machine, S: Stopped>(machine: &M, guard: &S, image: &KernelImage) -> 
 
 /// The slide of the kernel that a vCPU's page tables map, and the vCPU's registers with the kernel's page tables.
 fn kernel_of<G: GuestRead + ?Sized>(mem: &G, state: &VcpuState, image: &KernelImage) -> Option<(u64, VcpuState)> {
-    let (addr, banner) = soon::banner(image)?;
+    let (addr, banner) = image.banner()?;
     let banner = &banner[..banner.len().min(BANNER_BYTES)];
     let roots = [state.cr3, state.cr3 & !PTI_USER_ROOT];
     roots.iter().find_map(|&cr3| {
@@ -161,7 +161,7 @@ fn per_cpu_areas<G: GuestRead + ?Sized>(
 fn tail<G: GuestRead + ?Sized>(mem: &G, paging: &Paging, image: &KernelImage) -> Tail {
     let mut thunks: Vec<(Gva, usize)> = Vec::new();
     let mut plain = 0;
-    let sites = soon::return_sites(image);
+    let sites = image.return_sites();
     let step = (sites.len() / RETURNS_LOOKED_AT).max(1);
     for &site in sites.iter().step_by(step) {
         let mut code = [0; 5];
@@ -178,19 +178,5 @@ fn tail<G: GuestRead + ?Sized>(mem: &G, paging: &Paging, image: &KernelImage) ->
     match thunks.into_iter().max_by_key(|(_, n)| *n) {
         Some((thunk, n)) if n > plain => Tail::Thunk(thunk),
         _ => Tail::Ret,
-    }
-}
-
-/// Until images of Linux are decoded.
-pub(super) mod soon {
-    use super::{Gva, KernelImage};
-    pub(super) fn slid(image: &KernelImage, _: u64) -> KernelImage {
-        image.clone()
-    }
-    pub(super) fn banner(_: &KernelImage) -> Option<(Gva, &[u8])> {
-        None
-    }
-    pub(in super::super) fn return_sites(_: &KernelImage) -> Vec<Gva> {
-        Vec::new()
     }
 }
