@@ -136,3 +136,77 @@ impl Raw<'_> {
         Ok(from..to)
     }
 }
+
+#[cfg(test)]
+pub(super) mod testing {
+    /// A bzImage of boot protocol 2.15 with two set-up sectors and a payload 0x20 bytes into its protected-mode part.
+    pub fn bzimage(payload: &[u8]) -> Vec<u8> {
+        let mut file = vec![0; 3 * 512 + 0x20];
+        let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0x1f1, &[2]);
+        put(0x200, &[0xeb, 0x6a]);
+        put(0x202, b"HdrS");
+        put(0x206, &0x20fu16.to_le_bytes());
+        put(0x211, &[1]);
+        put(0x230, &0x20_0000u32.to_le_bytes());
+        put(0x234, &[1]);
+        put(0x236, &0x7fu16.to_le_bytes());
+        put(0x238, &2047u32.to_le_bytes());
+        put(0x248, &0x20u32.to_le_bytes());
+        put(0x24c, &(payload.len() as u32).to_le_bytes());
+        put(0x258, &0x100_0000u64.to_le_bytes());
+        put(0x260, &0x300_0000u32.to_le_bytes());
+        file.extend_from_slice(payload);
+        file
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::testing::bzimage;
+    use super::*;
+
+    fn changed(at: usize, bytes: &[u8]) -> Result<SetupHeader, ImageError> {
+        let mut file = bzimage(&[7; 100]);
+        file[at..at + bytes.len()].copy_from_slice(bytes);
+        SetupHeader::parse(&file)
+    }
+
+    #[test]
+    fn reads_the_header() {
+        let file = bzimage(&[7; 100]);
+        let setup = SetupHeader::parse(&file).unwrap();
+        assert_eq!((setup.version, setup.loadflags, setup.xloadflags), (0x20f, 1, 0x7f));
+        assert_eq!((setup.relocatable, setup.alignment, setup.cmdline_size), (true, 0x20_0000, 2047));
+        assert_eq!((setup.pref_address, setup.init_size), (0x100_0000, 0x300_0000));
+        assert_eq!(setup.header, 0x1f1..0x26c);
+        assert_eq!(setup.protected, 0x600..file.len());
+        assert_eq!(&file[setup.payload], &[7; 100]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let text = |r: Result<SetupHeader, ImageError>| r.unwrap_err().to_string();
+        assert_eq!(changed(0x206, &[7, 2]).unwrap_err(), ImageError::OldProtocol { version: 0x207 });
+        assert!(text(changed(0x206, &[7, 2])).contains("2.07"));
+        assert!(text(changed(0x211, &[0])).contains("zImage"));
+        assert!(text(changed(0x1f1, &[200])).contains("setup_sects"));
+        assert!(text(changed(0x248, &[0xff; 4])).contains("payload"));
+        assert!(text(changed(0x24c, &[0; 4])).contains("payload"));
+        assert!(text(changed(0x24c, &[101, 0, 0, 0])).contains("payload"));
+        assert!(matches!(changed(0x202, b"Hdrs"), Err(ImageError::NotKernel { .. })));
+        let whole = bzimage(&[7; 100]);
+        for len in 0..whole.len() {
+            assert!(SetupHeader::parse(&whole[..len]).is_err(), "{len}");
+        }
+    }
+
+    #[test]
+    fn zero_setup_sectors_stand_for_four() {
+        let mut file = bzimage(&[7; 4096]);
+        file[0x1f1] = 0;
+        file[0x24c..0x250].copy_from_slice(&100u32.to_le_bytes());
+        assert_eq!(SetupHeader::parse(&file).unwrap().protected.start, 5 * 512);
+    }
+}

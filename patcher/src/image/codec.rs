@@ -127,5 +127,4 @@ fn lz4_legacy(data: &[u8], limit: usize) -> Result<Vec<u8>, String> {
 }
 
 #[cfg(test)]
-#[path = "codec_tests.rs"]
 mod tests;
