@@ -1,7 +1,9 @@
 //! The CPUID that a vCPU of a Linux guest sees: what KVM supports, made into one socket of `vcpus` single-threaded cores.
 //!
-//! KVM hands out the host's topology, leaves out what depends on the in-kernel APIC (the TSC deadline timer), and a
-//! nested KVM may pass on an inconsistent leaf 0xD. Nested virtualisation is hidden: nothing here was tried with it.
+//! KVM hands out the host's topology and leaves out what depends on the in-kernel APIC (the TSC deadline timer). Nested
+//! virtualisation is hidden: nothing here was tried with it.
+
+use std::arch::x86_64::__cpuid;
 
 use exotrace_trace::ids::VcpuId;
 use kvm_bindings::{CpuId, kvm_cpuid_entry2};
@@ -20,8 +22,6 @@ const INVARIANT_TSC: u32 = 1 << 8;
 /// Levels of leaf 0xB, in ECX bits 15 to 8.
 const LEVEL_THREAD: u32 = 1;
 const LEVEL_CORE: u32 = 2;
-/// Bytes of the legacy area and header that every XSAVE image begins with.
-const XSAVE_HEADER_END: u32 = 576;
 
 /// What of the host matters here.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,6 @@ pub(crate) fn for_vcpu(supported: &CpuId, id: VcpuId, facts: Facts) -> Option<Cp
     if all.iter().any(|e| e.function == 0 && e.eax >= 0xb) {
         all.extend(topology(id, facts.vcpus));
     }
-    repair_xsave(&mut all);
     CpuId::from_entries(&all).ok()
 }
 
@@ -100,24 +99,84 @@ fn topology(id: VcpuId, vcpus: u8) -> Vec<kvm_cpuid_entry2> {
     vec![level(0, LEVEL_THREAD, 0, 1), level(1, LEVEL_CORE, core_bits(vcpus), vcpus.into()), level(2, 0, 0, 0)]
 }
 
-/// Makes leaf 0xD consistent: features whose component is not described are taken away, and the sizes are those that
-/// follow from the components.
-fn repair_xsave(all: &mut [kvm_cpuid_entry2]) {
-    let part = |all: &[kvm_cpuid_entry2], n: u32| {
-        all.iter().find(|e| e.function == 0xd && e.index == n).filter(|e| e.eax != 0).map(|e| (e.eax, e.ebx))
-    };
-    // Components 0 and 1 (x87, SSE) are in the legacy area.
-    let mut features = 0b11;
-    let mut end = XSAVE_HEADER_END;
-    let offered = all.iter().find(|e| e.function == 0xd && e.index == 0).map_or(0, |e| e.eax);
-    for n in (2..32).filter(|n| offered & 1 << n != 0) {
-        if let Some((size, offset)) = part(all, n) {
-            features |= 1 << n;
-            end = end.max(offset.saturating_add(size));
+/// The extended states that a vCPU can have, if KVM has to be told that the guest switched them on.
+///
+/// QEMU's emulation of SVM (10.x and before) does not intercept XSETBV, so the KVM inside keeps the reset value of XCR0:
+/// it would answer CPUID leaf 0xD with sizes that the guest finds inconsistent, and load that value at every entry. A
+/// vCPU that begins with all states on is right from the moment that Linux switches them on.
+pub(crate) fn xcr0_to_preset(supported: &CpuId) -> Option<u64> {
+    if !host_is_emulated() {
+        return None;
+    }
+    let leaf = supported.as_slice().iter().find(|e| e.function == 0xd && e.index == 0)?;
+    Some(u64::from(leaf.edx) << 32 | u64::from(leaf.eax)).filter(|xcr0| xcr0 & 1 != 0)
+}
+
+/// Whether this program runs on a processor that QEMU emulates: the hypervisor leaves say so.
+fn host_is_emulated() -> bool {
+    let basic = __cpuid(1);
+    let hypervisor = __cpuid(0x4000_0000);
+    let name = [hypervisor.ebx, hypervisor.ecx, hypervisor.edx].map(u32::to_le_bytes).concat();
+    basic.ecx & HYPERVISOR != 0 && name == b"TCGTCGTCGTCG"
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn entry(function: u32, index: u32, regs: [u32; 4]) -> kvm_cpuid_entry2 {
+        let [eax, ebx, ecx, edx] = regs;
+        kvm_cpuid_entry2 { function, index, eax, ebx, ecx, edx, ..Default::default() }
+    }
+
+    fn get(c: &CpuId, function: u32, index: u32) -> [u32; 4] {
+        let e = c.as_slice().iter().find(|e| (e.function, e.index) == (function, index)).unwrap();
+        [e.eax, e.ebx, e.ecx, e.edx]
+    }
+
+    fn supported() -> CpuId {
+        CpuId::from_entries(&[
+            entry(0, 0, [0x1f, 0, 0, 0]),
+            entry(1, 0, [0, 0xff12_3456, VMX | MONITOR, 0]),
+            // A first-level and a third-level cache.
+            entry(4, 1, [0xffff_c121, 0, 0, 0]),
+            entry(4, 3, [0xffff_c163, 0, 0, 0]),
+            entry(0xb, 0, [7, 7, 7, 7]),
+            entry(0x1f, 0, [7, 7, 7, 7]),
+            entry(0x8000_0001, 0, [0, 0, SVM | 1, 0]),
+            entry(0x8000_0007, 0, [0; 4]),
+            entry(0x8000_0008, 0, [0x3030, 0, 0xf0ff, 0]),
+            entry(0x8000_001e, 0, [9, 9, 9, 9]),
+        ])
+        .unwrap()
+    }
+
+    #[test]
+    fn every_vcpu_has_its_place_in_one_socket() {
+        let facts = Facts { vcpus: 3, tsc_deadline: true };
+        for id in 0..3 {
+            let c = for_vcpu(&supported(), VcpuId(id), facts).unwrap();
+            let n = u32::from(id);
+            assert_eq!(get(&c, 1, 0), [0, n << 24 | 4 << 16 | 0x3456, HYPERVISOR | TSC_DEADLINE, HTT]);
+            assert_eq!(get(&c, 0xb, 0), [0, 1, 0x100, n]);
+            assert_eq!(get(&c, 0xb, 1), [2, 3, 0x201, n]);
+            assert_eq!(get(&c, 0xb, 2)[1], 0);
+            assert_eq!(get(&c, 0x8000_0008, 0)[2], 2 | 2 << 12);
+            assert_eq!(get(&c, 0x8000_001e, 0), [n, n, 0, 9]);
+            assert!(!c.as_slice().iter().any(|e| e.function == 0x1f));
         }
     }
-    for e in all.iter_mut().filter(|e| e.function == 0xd && e.index == 0) {
-        e.eax &= features;
-        e.ecx = end;
+
+    #[test]
+    fn caches_and_features() {
+        let c = for_vcpu(&supported(), VcpuId(0), Facts { vcpus: 4, tsc_deadline: false }).unwrap();
+        assert_eq!(get(&c, 4, 1)[0], 3 << 26 | 0x121, "a cache of its own");
+        assert_eq!(get(&c, 4, 3)[0], 3 << 26 | 3 << 14 | 0x163, "shared by all four");
+        assert_eq!(get(&c, 1, 0)[2], HYPERVISOR);
+        assert_eq!(get(&c, 0x8000_0001, 0)[2], 1, "SVM is hidden");
+        assert_eq!(get(&c, 0x8000_0007, 0)[3], INVARIANT_TSC);
+        let one = for_vcpu(&supported(), VcpuId(0), Facts { vcpus: 1, tsc_deadline: false }).unwrap();
+        assert_eq!((get(&one, 1, 0)[3], get(&one, 0xb, 1)[..2].to_vec()), (0, vec![0, 1]));
     }
 }

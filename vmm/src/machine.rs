@@ -3,7 +3,9 @@
 
 use exotrace_patcher::machine::VcpuState;
 use exotrace_trace::ids::{Gva, VcpuId};
-use kvm_bindings::{CpuId, KVM_MAX_CPUID_ENTRIES, KVM_PIT_SPEAKER_DUMMY, Msrs, kvm_msr_entry, kvm_pit_config};
+use kvm_bindings::{
+    CpuId, KVM_MAX_CPUID_ENTRIES, KVM_PIT_SPEAKER_DUMMY, Msrs, kvm_msr_entry, kvm_pit_config, kvm_xcrs,
+};
 use kvm_ioctls::{Cap, Kvm, VcpuFd, VmFd};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
@@ -95,6 +97,9 @@ pub(crate) fn linux(kvm: &Kvm, fd: &VmFd, image: &LinuxImage, config: &VmConfig,
     let (mut fds, mut states) = (Vec::new(), Vec::new());
     for id in (0..config.vcpus).map(VcpuId) {
         let vcpu = linux_vcpu(fd, id, entry, cpuid::for_vcpu(&supported, id, facts))?;
+        if let Some(xcr0) = cpuid::xcr0_to_preset(&supported) {
+            set_xcr0(&vcpu, xcr0)?;
+        }
         states.push(read_state(&vcpu, true).map_err(Error::kvm("read a vCPU's registers"))?);
         fds.push(vcpu);
     }
@@ -138,6 +143,12 @@ fn set_msrs(vcpu: &VcpuFd) -> Result<(), Error> {
         vcpu.set_msrs(&msrs).map_err(Error::kvm("set an MSR"))?;
     }
     Ok(())
+}
+
+fn set_xcr0(vcpu: &VcpuFd, value: u64) -> Result<(), Error> {
+    let mut xcrs = kvm_xcrs { nr_xcrs: 1, ..Default::default() };
+    (xcrs.xcrs[0].xcr, xcrs.xcrs[0].value) = (0, value);
+    vcpu.set_xcrs(&xcrs).map_err(Error::kvm("set a vCPU's extended states"))
 }
 
 /// The 8259's interrupts come in at LINT0, NMIs at LINT1.

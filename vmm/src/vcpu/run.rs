@@ -7,7 +7,7 @@ use exotrace_guest::abi;
 use exotrace_patcher::control::GuestEnd;
 use exotrace_patcher::machine::VcpuState;
 use exotrace_trace::ids::{Gpa, VcpuId};
-use kvm_bindings::KVM_MP_STATE_RUNNABLE;
+use kvm_bindings::KVM_MP_STATE_UNINITIALIZED;
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
 use super::kvm::{RunPage, interrupt};
@@ -206,13 +206,14 @@ impl Runner {
         self.act(action, mmio);
     }
 
-    /// KVM_RUN of a vCPU that is not started returns when INIT or SIPI arrived: then it is time to look.
+    /// KVM_RUN of a vCPU that is not started returns when INIT arrives: then it is time to look. What follows INIT does
+    /// not bring it out.
     fn look_for_start(&self, exit: &Exit) {
         if *exit != Exit::Interrupted || self.me.started.load(Ordering::Relaxed) {
             return;
         }
-        let runnable = self.fd.get_mp_state().is_ok_and(|s| s.mp_state == KVM_MP_STATE_RUNNABLE);
-        if runnable {
+        let waits = self.fd.get_mp_state().is_ok_and(|s| s.mp_state == KVM_MP_STATE_UNINITIALIZED);
+        if !waits {
             self.me.started.store(true, Ordering::Relaxed);
             self.shared.events.send(VmEvent::CpuOnline(self.id));
         }
