@@ -29,6 +29,14 @@ pub enum Command {
     Sites(SitesArgs),
     /// Say what this machine's KVM can do for exotrace
     Doctor,
+    /// Run any of these commands in the lab: an emulated machine with real KVM, for machines without; `lab doctor`
+    /// says whether that works here
+    #[command(disable_help_flag = true)]
+    Lab {
+        /// The command with its options, as without `lab`
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+        args: Vec<String>,
+    },
 }
 
 /// Options of `run`.

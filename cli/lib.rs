@@ -4,6 +4,7 @@ pub mod args;
 pub mod doctor;
 pub mod exit;
 pub mod headless;
+pub mod lab;
 pub mod report;
 pub mod run;
 pub mod signals;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use exotrace::args::{Cli, Command};
 use exotrace::exit::Exit;
-use exotrace::{doctor, report, run, signals, sites};
+use exotrace::{doctor, lab, report, run, signals, sites};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -26,5 +26,6 @@ fn dispatch(cli: &Cli) -> anyhow::Result<Exit> {
         Some(Command::Report(args)) => report::run(args),
         Some(Command::Sites(args)) => sites::run(args),
         Some(Command::Doctor) => doctor::run(),
+        Some(Command::Lab { args }) => lab::run(args),
     }
 }
