@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use exotrace_patcher::filter::Filter;
+use exotrace_patcher::image::btf::Kind;
 use exotrace_patcher::image::{ImageError, KernelImage, SiteTable, Unpacked};
 
 fn main() -> ExitCode {
@@ -34,6 +35,24 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (result, began.elapsed())
 }
 
+/// Takes the type information for a walk: what a well-known function takes, where a well-known field lies.
+fn show_types(image: &KernelImage) {
+    let (btf, parse) = timed(|| image.btf());
+    let btf = match btf {
+        Some(Ok(btf)) => btf,
+        Some(Err(e)) => return println!("BTF           {e}"),
+        None => return println!("BTF           none"),
+    };
+    println!("BTF           {} types in {parse:.1?}", btf.len());
+    if let Some(f) = btf.named(Kind::Func, "vfs_read").and_then(|id| btf.function(id)) {
+        let params: Vec<String> = f.params.iter().map(|p| format!("{}: {}", p.name, btf.spell(p.ty))).collect();
+        println!("  vfs_read({}) -> {}", params.join(", "), btf.spell(f.returns));
+    }
+    if let Some(f) = btf.named(Kind::Struct, "task_struct").and_then(|id| btf.field(id, "comm")) {
+        println!("  task_struct.comm: {} at byte {}", btf.spell(f.ty), f.bit_offset / 8);
+    }
+}
+
 fn show(bytes: Vec<u8>, filter: Option<&str>) -> Result<(), ImageError> {
     let (unpacked, decompress) = timed(|| Unpacked::open(bytes));
     let (image, tables) = timed(|| KernelImage::from_unpacked(unpacked?));
@@ -55,7 +74,7 @@ fn show(bytes: Vec<u8>, filter: Option<&str>) -> Result<(), ImageError> {
         println!("  skipped     {n}: {reason}");
     }
     println!("return sites  {}", image.return_sites().len());
-    println!("BTF           {} bytes", image.btf().map_or(0, <[u8]>::len));
+    show_types(&image);
     println!("time          decompress {decompress:.1?}, symbols and tables {tables:.1?}, sites {judge:.1?}");
     match filter.map(Filter::parse) {
         Some(Ok(filter)) => {

@@ -5,6 +5,7 @@
 //! from the ELF table or, in a stripped image, from Linux's own ([`kallsyms`]); all of it ends in the same
 //! [`KernelImage`], so nothing behind this module knows what kind of file it was.
 
+pub mod btf;
 mod bzimage;
 mod codec;
 mod container;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 
 use exotrace_trace::ids::{Gpa, Gva};
 
+use self::btf::{Btf, BtfError};
 use self::slide::Slide;
 
 pub use bzimage::SetupHeader;
@@ -191,10 +193,12 @@ impl KernelImage {
         &self.returns
     }
 
-    /// The type information (BTF) as it is in the file; `None` for kernels without.
-    #[must_use]
-    pub fn btf(&self) -> Option<&[u8]> {
-        self.data.get(self.btf.clone()?)
+    /// The type information (BTF); `None` for kernels without. Finding all types takes some milliseconds: keep it.
+    ///
+    /// # Errors
+    /// The type information is damaged, or of a newer format.
+    pub fn btf(&self) -> Option<Result<Btf<'_>, BtfError>> {
+        self.data.get(self.btf.clone()?).map(Btf::parse)
     }
 
     /// The entry point, as the file's header gives it.
