@@ -7,6 +7,8 @@
 
 pub mod btf;
 mod bzimage;
+#[cfg(any(test, feature = "mock"))]
+pub mod checks;
 mod codec;
 mod container;
 mod elf;

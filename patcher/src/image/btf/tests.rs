@@ -2,6 +2,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::image::checks::check_btf;
 
 /// Writes BTF.
 #[derive(Default)]
@@ -139,15 +140,6 @@ fn what_is_wrong_is_named() {
     assert_eq!(Btf::parse(&many.bytes()).unwrap_err(), BtfError::TooMany);
 }
 
-/// Uses everything that a reader offers on a table; nothing may panic or take long.
-fn exercise(bytes: &[u8]) {
-    let Ok(btf) = Btf::parse(bytes) else { return };
-    for (id, ty) in btf.iter() {
-        let _ = (ty.name(), btf.size_of(id), btf.function(id), btf.field(id, "x"), btf.field(id, "l.prev"));
-        assert!(btf.spell(id).len() < 64 << 10);
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
     #[test]
@@ -157,6 +149,6 @@ proptest! {
             let at = at.index(bytes.len());
             bytes[at] = value;
         }
-        exercise(&bytes);
+        check_btf(&bytes);
     }
 }

@@ -15,8 +15,8 @@
 
 mod addresses;
 mod names;
-#[cfg(test)]
-mod oracle;
+#[cfg(any(test, feature = "mock"))]
+pub(super) mod oracle;
 #[cfg(test)]
 mod tests;
 mod tokens;

@@ -5,15 +5,20 @@ use std::collections::BTreeMap;
 
 /// A symbol as `nm` has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Sym {
+pub struct Sym {
     pub addr: u64,
     pub letter: u8,
     pub name: String,
 }
 
+/// First address of the image.
+pub const BASE: u64 = 0xffff_ffff_8100_0000;
+/// First address behind its text.
+pub const DATA: u64 = BASE + 0x100_0000;
+
 /// Where tables lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub enum Order {
     /// Up to 6.1: addresses, names, markers, tokens.
     Old,
     /// 6.2 and 6.3: the index of names between markers and tokens.
@@ -24,7 +29,7 @@ pub(super) enum Order {
 
 /// How addresses are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub enum Form {
     /// 64-bit addresses.
     Absolute,
     /// Offsets from a base.
@@ -33,15 +38,36 @@ pub(super) enum Form {
     AbsolutePercpu,
 }
 
-pub(super) struct Tables {
+pub struct Tables {
     pub bytes: Vec<u8>,
     /// Where the token table is.
     pub tokens_at: usize,
 }
 
+/// Symbols the way a kernel has them: per-CPU variables at 0, text with aliases, data.
+pub fn symbols(count: usize, percpu: bool) -> Vec<Sym> {
+    let word = ["vfs", "read", "tcp", "sched", "__x64_sys", "alloc", "ext4", "irq", "mm", "lock"];
+    let name = |i: usize| format!("{}_{}_{}", word[i % 10], word[i / 10 % 10], i);
+    let sym = |addr, letter, name| Sym { addr, letter, name };
+    let mut all = Vec::new();
+    if percpu {
+        all.extend((0..count / 20).map(|i| sym(i as u64 * 64, b'A', format!("pcpu_{}", name(i)))));
+    }
+    all.push(sym(BASE, b'T', "startup_64".into()));
+    all.push(sym(BASE, b'T', "_stext".into()));
+    let text = count - count / 4 - all.len();
+    // Every 16th address has two names.
+    let addr = |i: usize| BASE + 0x1000 + (i - usize::from(i % 16 == 1)) as u64 * 48;
+    all.extend((0..text).map(|i| sym(addr(i), if i % 3 == 0 { b'T' } else { b't' }, name(i))));
+    let data = count - all.len();
+    let letters = b"dDbBrRV";
+    all.extend((0..data).map(|i| sym(DATA + i as u64 * 8, letters[i % 7], format!("data_{}", name(i)))));
+    all
+}
+
 /// The tables of symbols that are sorted by address. `base` is the image's first address, `variable` says whether
 /// lengths may take two bytes.
-pub(super) fn encode(syms: &[Sym], order: Order, form: Form, base: u64, variable: bool) -> Tables {
+pub fn encode(syms: &[Sym], order: Order, form: Form, base: u64, variable: bool) -> Tables {
     let tokens = tokens(syms);
     let (names, markers) = names(syms, &tokens, variable);
     let mut out = Out(Vec::new());
