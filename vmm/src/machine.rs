@@ -13,10 +13,11 @@ use crate::boot::embedded::{self, BootFacts, write_boot};
 use crate::boot::linux;
 use crate::builder::read_clock;
 use crate::config::{LinuxImage, VmConfig};
+use crate::devices::virtio::{Block, Console, Device, MmioDevice, Rng};
 use crate::error::Error;
 use crate::layout::pc;
 use crate::memory::Ram;
-use crate::shared::Pc;
+use crate::shared::{Pc, VirtioConsole};
 use crate::vcpu::read_state;
 use crate::vm::ClockFacts;
 use crate::{acpi, cpuid, image};
@@ -87,7 +88,7 @@ pub(crate) fn linux(kvm: &Kvm, fd: &VmFd, image: &LinuxImage, config: &VmConfig,
     let pit = kvm_pit_config { flags: KVM_PIT_SPEAKER_DUMMY, ..Default::default() };
     fd.create_pit2(pit).map_err(Error::kvm("make a timer (PIT)"))?;
     let serial_irq = irq_line(fd, pc::SERIAL_GSI)?;
-    let virtio = Vec::new();
+    let (virtio, console) = virtio_devices(fd, config)?;
     let rsdp = acpi::write(ram, config.vcpus, virtio.len())
         .map_err(|e| Error::Map { bytes: ram.len(), source: std::io::Error::other(e) })?;
     let entry = linux::load(image, &config.cmdline, rsdp, ram)?;
@@ -104,8 +105,26 @@ pub(crate) fn linux(kvm: &Kvm, fd: &VmFd, image: &LinuxImage, config: &VmConfig,
         fds.push(vcpu);
     }
     let clock = read_clock(&fds[0], 0)?;
-    let pc = Pc { acpi_enabled: 0.into(), serial_irq, virtio };
+    let pc = Pc { acpi_enabled: 0.into(), serial_irq, virtio, console };
     Ok(Machine { fds, states, cpl: 0, clock, pc: Some(pc) })
+}
+
+/// Disks first, so that their numbers follow the command line's; then random numbers and the console.
+fn virtio_devices(fd: &VmFd, config: &VmConfig) -> Result<(Vec<MmioDevice>, VirtioConsole), Error> {
+    let mut devices: Vec<Box<dyn Device>> = Vec::new();
+    for disk in &config.disks {
+        devices.push(Box::new(Block::open(disk)?));
+    }
+    let no_random = |source| Error::Kvm { what: "connect the source of random numbers", source };
+    devices.push(Box::new(Rng::new().map_err(no_random)?));
+    let console = VirtioConsole { device: devices.len(), ..VirtioConsole::default() };
+    devices.push(Box::new(Console::new(console.input.clone(), console.output.clone())));
+    let mut all = Vec::new();
+    for (n, device) in devices.into_iter().enumerate() {
+        let irq = irq_line(fd, pc::VIRTIO_GSI + n as u32)?;
+        all.push(MmioDevice::new(device, irq).expect("the devices' queues have possible lengths"));
+    }
+    Ok((all, console))
 }
 
 /// An event descriptor that pulls an interrupt line, as an edge, when it is written.

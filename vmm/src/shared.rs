@@ -1,6 +1,6 @@
 //! What the threads of a VM share.
 
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use exotrace_guest::abi;
@@ -9,7 +9,7 @@ use exotrace_trace::ids::VcpuId;
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::devices::serial::{Effect, SerialPort};
-use crate::devices::virtio::MmioDevice;
+use crate::devices::virtio::{Input, MmioDevice, Output};
 use crate::event::EventSink;
 use crate::memory::Ram;
 use crate::rendezvous::{CpuShared, Rendezvous};
@@ -58,6 +58,20 @@ pub(crate) struct Pc {
     /// Pulls COM1's interrupt line.
     pub(crate) serial_irq: EventFd,
     pub(crate) virtio: Vec<MmioDevice>,
+    pub(crate) console: VirtioConsole,
+}
+
+/// The console `hvc0`. Which of the two consoles gets what is typed is the guest's choice: the one that it wrote to last.
+#[derive(Debug, Default)]
+pub(crate) struct VirtioConsole {
+    /// Its number among the virtio devices.
+    pub(crate) device: usize,
+    pub(crate) input: Input,
+    pub(crate) output: Output,
+    /// The guest wrote to it last.
+    pub(crate) in_use: AtomicBool,
+    /// vCPU 0 has to take typed input to the guest.
+    pub(crate) typed: AtomicBool,
 }
 
 /// What Linux prints first when it panics.
@@ -120,6 +134,44 @@ impl Shared {
     /// A virtio device.
     pub(crate) fn virtio(&self, n: usize) -> Option<&MmioDevice> {
         self.pc.as_ref()?.virtio.get(n)
+    }
+
+    /// Passes on what the guest wrote to a virtio console.
+    pub(crate) fn virtio_output(&self) {
+        let Some(pc) = &self.pc else { return };
+        let new = pc.console.output.take();
+        if !new.is_empty() {
+            pc.console.in_use.store(true, Ordering::Relaxed);
+            self.serial_effect(self.serial.add_output(&new));
+        }
+    }
+
+    /// On vCPU 0's thread: takes typed input to the guest's virtio console.
+    pub(crate) fn virtio_input(&self) {
+        let Some(pc) = &self.pc else { return };
+        if pc.console.typed.load(Ordering::SeqCst)
+            && pc.console.typed.swap(false, Ordering::SeqCst)
+            && let Some(device) = pc.virtio.get(pc.console.device)
+        {
+            device.poll(&self.ram);
+        }
+    }
+
+    /// Somebody types. Returns how many bytes were taken.
+    pub(crate) fn type_in(&self, bytes: &[u8]) -> usize {
+        match &self.pc {
+            Some(pc) if pc.console.in_use.load(Ordering::Relaxed) => {
+                let taken = pc.console.input.push(bytes);
+                pc.console.typed.store(true, Ordering::SeqCst);
+                self.rendezvous.wake(VcpuId(0));
+                taken
+            }
+            _ => {
+                let (taken, effect) = self.serial.type_in(bytes);
+                self.serial_effect(effect);
+                taken
+            }
+        }
     }
 
     /// Ends the guest.

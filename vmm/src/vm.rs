@@ -171,9 +171,7 @@ impl Vm {
     /// Types at the guest's console. Returns how many bytes were taken: a guest that does not read has a bounded
     /// buffer.
     pub fn console_input(&self, bytes: &[u8]) -> usize {
-        let (taken, effect) = self.shared.serial.type_in(bytes);
-        self.shared.serial_effect(effect);
-        taken
+        self.shared.type_in(bytes)
     }
 
     /// Whether a vCPU was started and is neither parked nor ended.

@@ -69,11 +69,14 @@ impl SerialPort {
             let _ = s.uart.write(register, *b);
         }
         let new = std::mem::take(s.uart.writer_mut());
-        s.total += new.len() as u64;
-        s.output.extend(&new);
-        let excess = s.output.len().saturating_sub(CONSOLE_BYTES);
-        s.output.drain(..excess);
+        s.keep(&new);
         Effect { irq: s.irq.swap(false, Ordering::Relaxed), output: !new.is_empty() }
+    }
+
+    /// Output that came another way joins that of the serial port.
+    pub(crate) fn add_output(&self, bytes: &[u8]) -> Effect {
+        lock(&self.0).keep(bytes);
+        Effect { irq: false, output: !bytes.is_empty() }
     }
 
     /// The guest reads a register, once for each byte of `buf`.
@@ -108,6 +111,13 @@ impl SerialPort {
 }
 
 impl State {
+    fn keep(&mut self, new: &[u8]) {
+        self.total += new.len() as u64;
+        self.output.extend(new);
+        let excess = self.output.len().saturating_sub(CONSOLE_BYTES);
+        self.output.drain(..excess);
+    }
+
     /// Moves input into the FIFO as far as there is room.
     fn feed(&mut self) {
         let n = self.uart.fifo_capacity().min(self.input.len());

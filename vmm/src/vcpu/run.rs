@@ -92,6 +92,9 @@ impl Runner {
                 }
                 continue;
             }
+            if self.id.0 == 0 {
+                self.shared.virtio_input();
+            }
             self.inject();
             self.step();
             self.idled = false;
@@ -263,7 +266,11 @@ impl Runner {
             Action::VirtioWrite { device, offset, data } => self.virtio_write(device, offset, &data),
             Action::Refused => count(&shared.counters.refused),
             Action::SerialWrite { register, data } => {
-                shared.serial_effect(shared.serial.write(register, &data));
+                let effect = shared.serial.write(register, &data);
+                if let (true, Some(pc)) = (effect.output, &shared.pc) {
+                    pc.console.in_use.store(false, Ordering::Relaxed);
+                }
+                shared.serial_effect(effect);
             }
             Action::SerialRead { register, bytes } => {
                 let mut data = vec![0; bytes];
@@ -310,7 +317,10 @@ impl Runner {
 
     fn virtio_write(&self, device: usize, offset: u64, data: &[u8]) {
         match self.shared.virtio(device) {
-            Some(device) => device.write(offset, data, &self.shared.ram),
+            Some(device) => {
+                device.write(offset, data, &self.shared.ram);
+                self.shared.virtio_output();
+            }
             None => count(&self.shared.counters.nobody),
         }
     }
