@@ -1,6 +1,5 @@
 //! The ELF decoder: file bytes to segments, symbols and the mcount table.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use exotrace_trace::ids::{Gpa, Gva};
@@ -9,20 +8,14 @@ use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, SectionTable, 
 use object::{LittleEndian as LE, SymbolIndex};
 
 use super::kallsyms::{self, Region};
+use super::mcount::{self, MAX_SITES};
 use super::symbols::{MAX_NAME_BYTES, SymbolKind, Symbols, SymbolsBuilder};
-use super::{ImageError, McountTable, Segment, segment_at, slice_of};
+use super::{ImageError, McountTable, Segment, segment_at};
 
 /// Loadable segments at most.
 pub const MAX_SEGMENTS: usize = 64;
-/// Entries of the mcount table at most (a distribution's vmlinux has about 60,000).
-pub const MAX_SITES: usize = 1 << 20;
-/// Size of an entry of the mcount table, in bytes.
-const ENTRY_BYTES: usize = 8;
 /// The section with the addresses of all sites.
 const MCOUNT_SECTION: &str = "__mcount_loc";
-/// Where Linux's linker script puts the same table: inside `.init.data`, between two labels.
-const MCOUNT_LABELS: (&str, &str) = ("__start_mcount_loc", "__stop_mcount_loc");
-
 /// Type information.
 const BTF_SECTION: &str = ".BTF";
 const BTF_LABELS: (&str, &str) = ("__start_BTF", "__stop_BTF");
@@ -52,8 +45,8 @@ pub(super) fn decode(data: &[u8]) -> Result<Parts, ImageError> {
         Some(symbols) => symbols,
         None => from_kallsyms(&sections, &segments, data)?,
     };
-    let table = mcount_bytes(&sections, &segments, &symbols, data)?;
-    let mcount = mcount(&table)?;
+    let section = mcount_section(&sections, data)?;
+    let mcount = mcount::read(section, &segments, &symbols, data)?;
     let btf = labelled(&sections, &segments, &symbols, data, BTF_SECTION, BTF_LABELS).map(|(_, range)| range);
     let returns = labelled(&sections, &segments, &symbols, data, RETURNS_SECTION, RETURNS_LABELS);
     let returns = returns.map_or_else(Vec::new, |(gva, range)| return_sites(gva, &data[range]));
@@ -243,44 +236,7 @@ fn cut_name(strings: &[u8], at: u32) -> &[u8] {
     &rest[..end]
 }
 
-/// The bytes of the mcount table, from its section or from between Linux's two labels.
-fn mcount_bytes<'a>(
-    sections: &SectionTable<'a, Header>,
-    segments: &[Segment],
-    symbols: &Symbols,
-    data: &'a [u8],
-) -> Result<Cow<'a, [u8]>, ImageError> {
-    if let Some((_, section)) = sections.section_by_name(LE, MCOUNT_SECTION.as_bytes()) {
-        let bytes = section.data(LE, data).map_err(malformed("__mcount_loc section"))?;
-        return Ok(Cow::Borrowed(bytes));
-    }
-    let label = |name| symbols.named(name).next().map(|s| s.addr);
-    let (Some(start), Some(stop)) = (label(MCOUNT_LABELS.0), label(MCOUNT_LABELS.1)) else {
-        return Err(ImageError::NoMcountLoc);
-    };
-    let len = stop.0.checked_sub(start.0).and_then(|l| usize::try_from(l).ok());
-    let bytes = len.and_then(|len| slice_of(data, segment_at(segments, start)?, start, len));
-    bytes.map(Cow::Borrowed).ok_or_else(|| ImageError::BadMcountLoc {
-        why: format!("{} ({start}) to {} ({stop}) is not inside one segment", MCOUNT_LABELS.0, MCOUNT_LABELS.1),
-    })
-}
-
-fn mcount(bytes: &[u8]) -> Result<McountTable, ImageError> {
-    let (entries, rest) = bytes.as_chunks::<ENTRY_BYTES>();
-    if !rest.is_empty() {
-        return Err(ImageError::BadMcountLoc {
-            why: format!("its {} bytes are not a whole number of 8-byte addresses", bytes.len()),
-        });
-    }
-    if entries.len() > MAX_SITES {
-        return Err(ImageError::TooMany { what: "sites", limit: MAX_SITES });
-    }
-    let all = entries.iter().map(|e| u64::from_le_bytes(*e));
-    let zeros = all.clone().filter(|&a| a == 0).count();
-    if zeros == entries.len() {
-        return Err(ImageError::BadMcountLoc {
-            why: "it has no address at all (are they applied by relocation, which is not supported?)".into(),
-        });
-    }
-    Ok(McountTable { entries: all.filter(|&a| a != 0).map(Gva).collect(), zeros })
+fn mcount_section<'a>(sections: &SectionTable<'a, Header>, data: &'a [u8]) -> Result<Option<&'a [u8]>, ImageError> {
+    let section = sections.section_by_name(LE, MCOUNT_SECTION.as_bytes());
+    section.map(|(_, s)| s.data(LE, data).map_err(malformed("__mcount_loc section"))).transpose()
 }

@@ -15,6 +15,7 @@ mod elf;
 mod error;
 mod ip_index;
 mod kallsyms;
+mod mcount;
 mod sites;
 mod slide;
 mod symbols;
@@ -31,9 +32,10 @@ use self::slide::Slide;
 pub use bzimage::SetupHeader;
 pub use codec::{Codec, MAX_VMLINUX_BYTES};
 pub use container::Unpacked;
-pub use elf::{MAX_SEGMENTS, MAX_SITES};
+pub use elf::MAX_SEGMENTS;
 pub use error::{ImageError, NoKallsyms};
 pub use ip_index::IpIndex;
+pub use mcount::MAX_SITES;
 pub(crate) use sites::HexBytes;
 pub use sites::{SITE_BYTES, Site, SiteForm, SiteTable, Skip, SkipReason};
 pub use symbols::{MAX_NAME_BYTES, MAX_NAMES_TOTAL, MAX_SYMBOLS, Symbol, SymbolKind, Symbols};
@@ -267,5 +269,7 @@ fn slice_of<'a>(data: &'a [u8], segment: &Segment, gva: Gva, len: usize) -> Opti
     bytes.get(from..from.checked_add(len)?)
 }
 
+#[cfg(test)]
+mod real_kernels;
 #[cfg(test)]
 mod tests;

@@ -351,7 +351,8 @@ impl<'a> Judge<'a> {
     }
 }
 
-fn fentry_targets(symbols: &Symbols) -> Vec<Gva> {
+/// Where the functions are that instrumented code calls.
+pub(super) fn fentry_targets(symbols: &Symbols) -> Vec<Gva> {
     FENTRY_NAMES.iter().flat_map(|name| symbols.named(name)).map(|s| s.addr).collect()
 }
 

@@ -181,6 +181,49 @@ fn sites_too_far_for_one_trampoline_are_skipped() {
     assert_eq!(sites.span(), Some(Gva(low + 0x80)..Gva(low + 0x80 + 3 * 32 + 5)));
 }
 
+#[test]
+fn a_table_that_nothing_names_is_found() {
+    let mut elf = linux_like(GVA, GPA, 40, 32);
+    let mut table = elf.mcount.take().unwrap();
+    table.splice(10..10, [0, 0, 0]);
+    elf.text.resize(elf.text.len().next_multiple_of(8), 0xcc);
+    // A shorter row of the same kind, and one of addresses of something else.
+    for row in [&table[15..35], &[0; 50], &[GVA + 0x80 + 5; 60], &table, &[0; 9]] {
+        elf.text.extend(row.iter().flat_map(|a: &u64| a.to_le_bytes()));
+        elf.text.extend([0xcc; 8]);
+    }
+    let image = decode(&elf);
+    assert_eq!((image.mcount().entries.len(), image.mcount().zeros), (40, 3));
+    assert_eq!(SiteTable::build(&image).patchable_len(), 40);
+    elf.symbols.retain(|s| s.name != "__fentry__");
+    assert_eq!(error(elf.to_bytes()), ImageError::NoMcountLoc);
+}
+
+#[test]
+fn a_slid_image_is_the_same_image_elsewhere() {
+    let mut elf = linux_like(GVA, GPA, 20, 32);
+    elf.symbol("pcpu", 0x1f000, 8, 1);
+    elf.symbol("linux_banner", GVA, 0, 1);
+    elf.text[..27].copy_from_slice(b"Linux version 6.12 (test)\n\0");
+    let image = decode(&elf);
+    let slid = image.slid(0x1a20_0000).unwrap();
+    assert_eq!(
+        (slid.slide(), slid.banner()),
+        (0x1a20_0000, Some((Gva(GVA + 0x1a20_0000), &b"Linux version 6.12 (test)"[..])))
+    );
+    let (here, there) = (SiteTable::build(&image), SiteTable::build(&slid));
+    assert_eq!(there.patchable_len(), 20);
+    for ((id, a), (_, b)) in here.iter().zip(there.iter()) {
+        assert_eq!((a.addr.0 + 0x1a20_0000, &a.name, a.original), (b.addr.0, &b.name, b.original));
+        assert_eq!(there.by_ip((b.addr.0 + 5) as u32), Some(id));
+        assert_eq!(image.gpa_of(a.addr), slid.gpa_of(b.addr));
+    }
+    assert_eq!(slid.symbols().named("pcpu").next().unwrap().addr, Gva(0x1f000));
+    assert_eq!(slid.symbols().resolve(Gva(GVA + 0x80)), None);
+    assert_eq!(slid.slid(0).unwrap().symbols().resolve(Gva(GVA + 0x80)).unwrap().0.name, "fn_0");
+    assert_eq!(image.slid(0x1001).unwrap_err(), ImageError::BadSlide { slide: 0x1001 });
+}
+
 /// Compiles a small instrumented program the way the guest kernel is compiled.
 fn compiled() -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();

@@ -203,10 +203,11 @@ impl<'a> Btf<'a> {
             if m.name() == name && !name.is_empty() {
                 return Some(Field { bit_offset: m.bit_offset.into(), bits: m.bits, ty: m.ty });
             }
-            if m.name().is_empty() && depth > 0 {
-                if let Some(f) = self.member(m.ty, name, depth - 1, left) {
-                    return Some(Field { bit_offset: f.bit_offset + u64::from(m.bit_offset), ..f });
-                }
+            if m.name().is_empty()
+                && depth > 0
+                && let Some(f) = self.member(m.ty, name, depth - 1, left)
+            {
+                return Some(Field { bit_offset: f.bit_offset + u64::from(m.bit_offset), ..f });
             }
         }
         None

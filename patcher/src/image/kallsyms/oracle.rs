@@ -41,6 +41,7 @@ pub enum Form {
 pub struct Tables {
     pub bytes: Vec<u8>,
     /// Where the token table is.
+    #[cfg_attr(not(test), allow(dead_code))]
     pub tokens_at: usize,
 }
 
