@@ -71,7 +71,9 @@ pub fn boot(args: &RunArgs, cmdline: &str) -> anyhow::Result<Controller<Vm>> {
     config.ram_bytes = mem;
     config.cmdline = cmdline.to_owned();
     config.disks = args.disk.iter().map(|p| Disk { path: p.clone(), mode: DiskMode::CopyOnWrite }).collect();
-    config.injected_bytes = Layout::new(usize::from(args.cpus), args.ring)?.len();
+    let cpus = usize::from(args.cpus);
+    config.injected_bytes =
+        if linux { Layout::spread_len(cpus, args.ring)? } else { Layout::new(cpus, args.ring)?.len() };
     let vm = Arc::new(Vm::new(config, &host).with_context(|| name.clone())?);
     let setup = Setup {
         image: kernel,

@@ -9,13 +9,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use exotrace_trace::collect::Collector;
 use exotrace_trace::file::{EventKind, Meta};
 use exotrace_trace::ids::VcpuId;
 use exotrace_trace::ring::layout::FullPolicy;
 
 use super::live::LiveView;
 use super::output::Output;
-use super::session::{Lookup, MachineCollector, RingOptions, Session, SessionError, functions, make_rings, select};
+use super::session::{Lookup, MachineCollector, RingOptions, Session, SessionError, functions, select};
 use super::target::{Target, TargetEvent};
 use super::worker::{Armed, Worker};
 use super::{
@@ -177,11 +178,12 @@ impl<T: Target> Controller<T> {
         }
         let functions = functions(&sites);
         let lookup = Lookup::new(sites.len());
-        let collector = make_rings(&*target, setup.rings, lookup.clone())?;
+        let collector = Arc::new(Collector::without_rings(usize::from(target.vcpus()), lookup.clone()));
         let mut armed = Armed { image: Arc::clone(&setup.image), rings: setup.rings, trace: setup.trace.clone() };
         let session = match setup.boot {
             Boot::Prepared => {
-                let session = Session::attach(&*target, setup.image, setup.rings, armed.trace.take().as_ref())?;
+                let session =
+                    Session::attach(&*target, setup.image, setup.rings, armed.trace.take().as_ref(), &collector)?;
                 lookup.set(&session);
                 Some(session)
             }

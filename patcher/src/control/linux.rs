@@ -9,7 +9,7 @@ use exotrace_trace::ids::Gva;
 
 use super::RingOptions;
 use super::guard::{Guard, tail_of};
-use super::session::{Placement, Session, SessionError, states};
+use super::session::{MachineCollector, Placement, Session, SessionError, states};
 use crate::image::{KernelImage, SiteTable};
 use crate::machine::{GuestRead, Machine, Stopped, VcpuState};
 use crate::paging::Paging;
@@ -22,6 +22,8 @@ const SLIDE_STEP: u64 = 2 << 20;
 const SLIDE_RANGE: u64 = 1 << 30;
 /// The bit of CR3 that tells a process' user page tables from its kernel ones under page-table isolation.
 const PTI_USER_ROOT: u64 = 1 << 12;
+/// `system_state` from when on the kernel runs user space (include/linux/kernel.h, since 5.17).
+const SYSTEM_RUNNING: u32 = 3;
 /// Enough of the banner to tell a kernel by.
 const BANNER_BYTES: usize = 64;
 /// A kernel that has turned its sites into nops has done so with nearly all of them.
@@ -52,6 +54,7 @@ pub(super) fn attach<M: Machine>(
     machine: &M,
     image: &KernelImage,
     rings: RingOptions,
+    collector: &MachineCollector<M>,
 ) -> Result<Attached, SessionError> {
     // A first short stop to find it; the tables for where it lies are made while it runs on.
     let slide = {
@@ -79,6 +82,7 @@ pub(super) fn attach<M: Machine>(
         tail: tail(&guard, &found.paging, &image),
         sites: &sites,
         shared_top: true,
+        collector,
     };
     let placed = placement.inject(&mut guard)?;
     let mut session = Session::new(Arc::clone(&image), text, placed.trampoline);
@@ -96,6 +100,7 @@ fn find<M: Machine, S: Stopped>(machine: &M, guard: &S, image: &KernelImage) -> 
     let (slide, home) =
         raw.iter().find_map(|s| kernel_of(guard, s, image)).ok_or(SessionError::NotYet("no vCPU runs its kernel"))?;
     let paging = Paging::of(&home)?;
+    has_booted(guard, &paging, image, slide)?;
     let areas = per_cpu_areas(guard, &paging, image, slide, raw.len())?;
     let with_area = |(n, s): (usize, &VcpuState)| {
         // A vCPU that has not come up yet has no page tables of the kernel's: those of the one that has are the same.
@@ -132,6 +137,21 @@ fn read_u64<G: GuestRead + ?Sized>(mem: &G, paging: &Paging, gva: Gva) -> Option
     Some(u64::from_le_bytes(bytes))
 }
 
+/// Whether the kernel has booted. Before that it still changes its own text without asking (alternatives, return
+/// thunks), gives init text back and looks for pages that are writable and executable.
+fn has_booted<G: GuestRead + ?Sized>(
+    mem: &G,
+    paging: &Paging,
+    image: &KernelImage,
+    slide: u64,
+) -> Result<(), SessionError> {
+    let symbol = image.symbols().named("system_state").next().ok_or(SessionError::NoSymbol("system_state"))?;
+    match read_u64(mem, paging, symbol.addr.offset(slide)) {
+        Some(state) if (state as u32) >= SYSTEM_RUNNING => Ok(()),
+        _ => Err(SessionError::NotYet("it is booting")),
+    }
+}
+
 /// The per-CPU areas (the kernel's GS bases): `__per_cpu_offset[]`.
 fn per_cpu_areas<G: GuestRead + ?Sized>(
     mem: &G,
@@ -140,7 +160,7 @@ fn per_cpu_areas<G: GuestRead + ?Sized>(
     slide: u64,
     cpus: usize,
 ) -> Result<Vec<Gva>, SessionError> {
-    let table = image.symbols().object("__per_cpu_offset");
+    let table = image.symbols().named("__per_cpu_offset").next();
     let table = table.ok_or(SessionError::NoSymbol("__per_cpu_offset"))?.addr.offset(slide);
     let not_yet = SessionError::NotYet("its per-CPU areas are not set up");
     let mut areas = Vec::with_capacity(cpus);
@@ -152,7 +172,7 @@ fn per_cpu_areas<G: GuestRead + ?Sized>(
         }
         areas.push(Gva(area));
     }
-    let first = image.symbols().object("__per_cpu_load").map(|s| s.addr.offset(slide));
+    let first = image.symbols().named("__per_cpu_load").next().map(|s| s.addr.offset(slide));
     if areas.first() == first.as_ref() { Err(not_yet) } else { Ok(areas) }
 }
 

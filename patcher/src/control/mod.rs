@@ -13,7 +13,7 @@ mod worker;
 
 pub use api::*;
 pub use controller::{Boot, Controller, Setup, StartError};
-pub use session::{Change, Lookup, MachineCollector, RingOptions, Session, SessionError, Tables, make_rings};
+pub use session::{Change, Lookup, MachineCollector, RingOptions, Session, SessionError, Tables};
 pub use target::{FullHook, PatchHook, Target, TargetEvent};
 
 /// An error with its causes in one line, for events and messages.

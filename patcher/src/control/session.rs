@@ -13,7 +13,7 @@ use super::{FunctionInfo, Selection};
 use crate::engine::{self, Applied, Refused};
 use crate::filter::{Filter, FilterError};
 use crate::image::{ImageError, KernelImage, SiteTable};
-use crate::inject::{InjectError, Injection, Layout, Request};
+use crate::inject::{InjectError, Injection, Request};
 use crate::machine::{GuestRead, Machine, StopError, Stopped, VcpuState};
 use crate::paging::{Paging, WalkError};
 use crate::plan::{Plan, PlanError, SiteState, Text};
@@ -61,7 +61,7 @@ pub enum SessionError {
     #[error("vCPU {0} has no registers to read")]
     NoVcpu(VcpuId),
     /// A symbol is missing.
-    #[error("the kernel image has no symbol '{0}', which is needed to find its per-CPU areas")]
+    #[error("the kernel image has no symbol '{0}', which is needed to find out how far it has booted")]
     NoSymbol(&'static str),
     /// The guest has not got that far.
     #[error("the guest can't be traced yet: {0}; exotrace tries again")]
@@ -159,36 +159,8 @@ pub struct Session {
 /// The collector of a machine's rings.
 pub type MachineCollector<M> = Collector<<M as Machine>::Injected, Lookup>;
 
-/// Makes the rings of a machine that has not started, and their collector.
-///
-/// # Errors
-/// The rings don't fit the injected memory.
-pub fn make_rings<M: Machine>(
-    machine: &M,
-    rings: RingOptions,
-    lookup: Lookup,
-) -> Result<Arc<MachineCollector<M>>, SessionError> {
-    let layout = Layout::new(usize::from(machine.vcpus()), rings.records)?;
-    let (len, needed) = (machine.injected_len(), layout.len());
-    if len < needed {
-        return Err(InjectError::MemslotTooSmall { memslot: machine.injected_gpa(), len, needed }.into());
-    }
-    let injected = machine.injected();
-    let consumer = |v| {
-        let vcpu = VcpuId(v);
-        let place = RingPlace {
-            vcpu,
-            ctrl: layout.control(vcpu) as usize,
-            slots: layout.slots_of(vcpu).start as usize,
-            records: layout.records(),
-        };
-        Consumer::new(injected.clone(), place, rings.policy)
-    };
-    Ok(Arc::new(Collector::new((0..machine.vcpus()).map(consumer).collect(), lookup)))
-}
-
 /// All that it takes to put trampolines and rings into a guest.
-pub(super) struct Placement<'a, M> {
+pub(super) struct Placement<'a, M: Machine> {
     pub(super) machine: &'a M,
     pub(super) policy: FullPolicy,
     pub(super) records: u32,
@@ -198,6 +170,8 @@ pub(super) struct Placement<'a, M> {
     pub(super) sites: &'a SiteTable,
     /// New entries in top-level page tables would be seen by one address space only.
     pub(super) shared_top: bool,
+    /// Takes the rings.
+    pub(super) collector: &'a MachineCollector<M>,
 }
 
 impl<M: Machine> Placement<'_, M> {
@@ -209,6 +183,7 @@ impl<M: Machine> Placement<'_, M> {
             text: self.sites.span().ok_or(SessionError::NoSites)?,
             memslot: self.machine.injected_gpa(),
             memslot_len: self.machine.injected_len(),
+            new_tables: !self.shared_top,
         };
         let injection = Injection::plan(guard, &request)?;
         if self.shared_top {
@@ -222,7 +197,13 @@ impl<M: Machine> Placement<'_, M> {
         let trampoline = trampoline::assemble(self.policy, rings, MASK_FUNCTION, self.tail, injection.code_gva)?;
         let injected = self.machine.injected();
         injected.copy_in(injection.layout.code().start as usize, &trampoline.code);
+        let consumer = |v| {
+            let (vcpu, layout) = (VcpuId(v), &injection.layout);
+            let (ctrl, slots) = (layout.control(vcpu) as usize, layout.slots_of(vcpu).start as usize);
+            Consumer::new(injected.clone(), RingPlace { vcpu, ctrl, slots, records: layout.records() }, self.policy)
+        };
         injection.apply(guard, &injected)?;
+        self.collector.set_rings((0..self.machine.vcpus()).map(consumer).collect());
         let stubs = (injection.layout.code().start as usize + STUBS_AT, injection.code_gva.offset(STUBS_AT as u64));
         Ok(Placed { trampoline: trampoline.at, stubs })
     }
@@ -251,6 +232,7 @@ impl Session {
         image: Arc<KernelImage>,
         rings: RingOptions,
         initial: Option<&Selection>,
+        collector: &MachineCollector<M>,
     ) -> Result<Session, SessionError> {
         let sites = Arc::new(SiteTable::build(&image));
         let wanted = initial.map(|s| select(&sites, s)).transpose()?;
@@ -259,8 +241,9 @@ impl Session {
         let paging = Paging::of(vcpus.first().ok_or(SessionError::NoVcpu(VcpuId(0)))?)?;
         let text = Text::resolve(Arc::clone(&sites), |gva| paging.walk(&guard, gva).map(|m| m.gpa));
         let (policy, records) = (rings.policy, rings.records);
+        let (vcpus, sites) = (&vcpus[..], &*sites);
         let placement =
-            Placement { machine, policy, records, vcpus: &vcpus, tail: Tail::Ret, sites: &sites, shared_top: false };
+            Placement { machine, policy, records, vcpus, tail: Tail::Ret, sites, shared_top: false, collector };
         let trampoline = placement.inject(&mut guard)?.trampoline;
         let mut session = Session::new(image, text, trampoline);
         session.boot_nops(&mut guard)?;

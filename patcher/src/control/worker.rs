@@ -84,7 +84,7 @@ impl<'a, T: Target> Worker<'a, T> {
         if self.session.is_some() {
             return Ok(());
         }
-        let found = linux::attach(&*self.s.target, &self.armed.image, self.armed.rings)?;
+        let found = linux::attach(&*self.s.target, &self.armed.image, self.armed.rings, &self.s.collector)?;
         self.s.lookup.set(&found.session);
         self.s.collector.with_file(|w| self.s.output.write_tables(w));
         let (slide, usable, left_out) = (found.slide, found.usable, found.session.left_out());

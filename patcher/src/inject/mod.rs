@@ -22,7 +22,7 @@ use crate::machine::{GuestRead, MemoryError, Stopped, VcpuState};
 use crate::paging::{PageSize, Paging, WalkError, bits, read_entry};
 
 pub use layout::{Layout, TABLES_BYTES};
-use search::Ask;
+use search::{Ask, LargeControl};
 use tables::{Access, Overlay, Page};
 
 /// What shall be injected.
@@ -38,6 +38,10 @@ pub struct Request<'a> {
     pub memslot: Gpa,
     /// Its length in bytes.
     pub memslot_len: u64,
+    /// Whether page-table pages may be added. A guest that walks all of its own tables (Linux does, when it checks them
+    /// for pages that are writable and executable) would not find ours in its memory: then only free entries of its
+    /// own tables are used, for large pages.
+    pub new_tables: bool,
 }
 
 /// Why nothing can be injected.
@@ -86,6 +90,14 @@ pub enum InjectError {
         b: VcpuId,
         /// Their GS base.
         gs_base: Gva,
+    },
+    /// Per-CPU areas too far apart for large pages.
+    #[error("the GS bases of the vCPUs lie further apart ({low} to {high}) than per-CPU areas do")]
+    GsFarApart {
+        /// The lowest.
+        low: Gva,
+        /// The highest.
+        high: Gva,
     },
     /// Per-CPU areas that don't share a page offset.
     #[error(
@@ -174,7 +186,9 @@ impl Injection {
     /// # Errors
     /// Says what is in the way.
     pub fn plan<M: GuestRead + ?Sized>(mem: &M, ask: &Request<'_>) -> Result<Injection, InjectError> {
-        let layout = Layout::new(ask.vcpus.len(), ask.records)?;
+        let gs: Vec<Gva> = ask.vcpus.iter().map(|v| v.gs_base).collect();
+        let layout =
+            if ask.new_tables { Layout::new(gs.len(), ask.records)? } else { Layout::spread(&gs, ask.records)? };
         if !ask.memslot.0.is_multiple_of(PageSize::Mib2.bytes()) {
             return Err(InjectError::MemslotUnaligned { memslot: ask.memslot });
         }
@@ -190,22 +204,17 @@ impl Injection {
         let pagings: Vec<Paging> = spaces.iter().map(|s| s.paging).collect();
         let mut overlay = Overlay::new(mem, ask.memslot);
 
-        let code_gva =
-            search::code_range(&overlay, &pagings, &Ask { text: &ask.text, user, len: layout.mapped_len() })?;
+        let code_gva = search::code_range(
+            &overlay,
+            &pagings,
+            &Ask { text: &ask.text, user, len: layout.mapped_len(), new_tables: ask.new_tables },
+        )?;
         let slots_gva = code_gva.offset(layout.slots().start - layout.code().start);
         let mut pages = linear_pages(&layout, ask.memslot, code_gva, user, nx);
         map_all(&mut overlay, &pagings, &pages)?;
 
-        let gs: Vec<Gva> = ask.vcpus.iter().map(|v| v.gs_base).collect();
-        let head_off = search::head_offset(&overlay, &pagings, &gs, user)?;
-        let control: Vec<Page> = (0..gs.len())
-            .map(|n| Page {
-                gva: Gva(gs[n].0.wrapping_add_signed(i64::from(head_off))),
-                gpa: Gpa(ask.memslot.0 + layout.control(VcpuId(n as u8))),
-                size: PageSize::Kib4,
-                access: Access { writable: true, user, nx },
-            })
-            .collect();
+        let access = Access { writable: true, user, nx };
+        let (head_off, control) = control_pages(&overlay, &pagings, ask.memslot, &layout, &gs, access)?;
         map_all(&mut overlay, &pagings, &control)?;
         pages.extend(control);
         recheck(&overlay, &pagings, &pages)?;
@@ -301,7 +310,7 @@ fn check_gs(vcpus: &[VcpuState]) -> Result<(), InjectError> {
 /// The 2 MiB pages of code and slots, which are neighbours in the memslot and in the guest's address space.
 fn linear_pages(layout: &Layout, memslot: Gpa, code_gva: Gva, user: bool, nx: bool) -> Vec<Page> {
     let start = layout.code().start;
-    (start..layout.len())
+    (start..start + layout.mapped_len())
         .step_by(PageSize::Mib2.bytes() as usize)
         .map(|offset| {
             let is_code = layout.code().contains(&offset);
@@ -313,6 +322,48 @@ fn linear_pages(layout: &Layout, memslot: Gpa, code_gva: Gva, user: bool, nx: bo
             }
         })
         .collect()
+}
+
+/// The pages that map the control area, and the distance from the GS bases.
+fn control_pages<M: GuestRead + ?Sized>(
+    overlay: &Overlay<'_, M>,
+    spaces: &[Paging],
+    memslot: Gpa,
+    layout: &Layout,
+    gs: &[Gva],
+    access: Access,
+) -> Result<(i32, Vec<Page>), InjectError> {
+    let Some(from) = layout.control_from() else {
+        let head_off = search::head_offset(overlay, spaces, gs, access.user)?;
+        let page = |n: usize| Page {
+            gva: Gva(gs[n].0.wrapping_add_signed(i64::from(head_off))),
+            gpa: Gpa(memslot.0 + layout.control(VcpuId(n as u8))),
+            size: PageSize::Kib4,
+            access,
+        };
+        return Ok((head_off, (0..gs.len()).map(page).collect()));
+    };
+    let none = InjectError::NoRoomForControl { vcpus: gs.len() };
+    let area = layout.control_area();
+    let whole = memslot.0.is_multiple_of(PageSize::Gib1.bytes()) && layout.len() <= PageSize::Gib1.bytes();
+    let (start, pages) = match search::large_control(overlay, spaces, from, area.end - area.start, access.user) {
+        Some(LargeControl::Mib2(gva)) => {
+            let step = PageSize::Mib2.bytes();
+            let page = |o: u64| Page {
+                gva: gva.offset(o),
+                gpa: Gpa(memslot.0 + area.start + o),
+                size: PageSize::Mib2,
+                access,
+            };
+            (gva, (0..area.end - area.start).step_by(step as usize).map(page).collect())
+        }
+        Some(LargeControl::Gib1(gva)) if whole => {
+            (gva.offset(area.start), vec![Page { gva, gpa: memslot, size: PageSize::Gib1, access }])
+        }
+        _ => return Err(none),
+    };
+    let head_off = i32::try_from(i128::from(start.0) - i128::from(from.0)).map_err(|_| none)?;
+    Ok((head_off, pages))
 }
 
 fn map_all<M: GuestRead + ?Sized>(

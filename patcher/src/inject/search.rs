@@ -24,6 +24,8 @@ pub(super) struct Ask<'a> {
     pub user: bool,
     /// Bytes; the first 2 MiB are code.
     pub len: u64,
+    /// Whether page-table pages may be added.
+    pub new_tables: bool,
 }
 
 /// Finds address space for code and slots: as near to the text as possible, above it if possible (a kernel keeps its
@@ -38,6 +40,18 @@ pub(super) fn code_range<M: GuestRead + ?Sized>(
     let above = (0..STEPS as u64).map(|n| up.wrapping_add(n * STEP));
     let below = (1..STEPS as u64).map(|n| (ask.text.start.0 & !(STEP - 1)).wrapping_sub(n * STEP));
     let candidates: Vec<Gva> = above.chain(below).map(Gva).filter(|&c| in_reach(ask, c)).collect();
+    if !ask.new_tables {
+        let fits = |c: &&Gva| {
+            let pages = (0..ask.len).step_by(STEP as usize).map(|o| c.offset(o));
+            let guarded = [Gva(c.0.wrapping_sub(STEP)), c.offset(ask.len)];
+            spaces.iter().all(|p| {
+                pages.clone().all(|g| overlay.free_level(p, g, 2, ask.user) == Some(2))
+                    && guarded.iter().all(|g| overlay.is_free(p, *g, 2, ask.user))
+            })
+        };
+        let found = candidates.iter().find(fits).copied();
+        return found.ok_or(InjectError::NoRoomForCode { len: ask.len, text: ask.text.start });
+    }
     let mut map = FreeMap { overlay, spaces, user: ask.user, known: HashMap::new() };
     // First those under a top-level entry that exists; only then, if there is no other way, a new one.
     for least in [Free::Shared, Free::Alone] {
@@ -145,7 +159,7 @@ mod tests {
     #[test]
     fn code_must_be_in_reach_and_slots_must_fit_a_disp32() {
         let fits = |text: Range<u64>, code: u64, len: u64| {
-            in_reach(&Ask { text: &(Gva(text.start)..Gva(text.end)), user: false, len }, Gva(code))
+            in_reach(&Ask { text: &(Gva(text.start)..Gva(text.end)), user: false, len, new_tables: true }, Gva(code))
         };
         let low = 0x4010_0000..0x4014_0000;
         assert!(fits(low.clone(), 0x8000_0000 - 2 * STEP, 2 * STEP));
@@ -160,4 +174,38 @@ mod tests {
         assert!(fits(0xf000_0000..0xf010_0000, 0x7fe0_0000, STEP));
         assert!(!fits(between, 0x7fe0_0000, STEP), "the last site can't reach it");
     }
+}
+
+/// Where large pages can map the control area: 2 MiB pages, or one page of 1 GiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LargeControl {
+    /// 2 MiB pages from here on.
+    Mib2(Gva),
+    /// One page of 1 GiB here; it maps the memslot from its start.
+    Gib1(Gva),
+}
+
+/// Finds a place for `len` bytes of control area near `from`, in entries of tables that exist: the guest may look into
+/// all of its own tables, and those of ours would not be in its memory.
+pub(super) fn large_control<M: GuestRead + ?Sized>(
+    overlay: &Overlay<'_, M>,
+    spaces: &[Paging],
+    from: Gva,
+    len: u64,
+    user: bool,
+) -> Option<LargeControl> {
+    const GIB: u64 = PageSize::Gib1.bytes();
+    let level = |gva: Gva, level: u8| spaces.iter().all(|p| overlay.free_level(p, gva, level, user) == Some(level));
+    let near = |step: u64, n: i64| Gva((from.0 & !(step - 1)).wrapping_add_signed(n * step as i64));
+    let same_half = |g: &Gva| g.0 >> 63 == from.0 >> 63;
+    let outwards = |most: i64| (1..most).flat_map(|n| [n, -n]);
+    // A page less on each side than a displacement reaches, for the area itself.
+    let steps = STEPS - (len / STEP) as i64 - 1;
+    let small = outwards(steps)
+        .map(|n| near(STEP, n))
+        .filter(same_half)
+        .find(|g| (0..len).step_by(STEP as usize).all(|o| level(g.offset(o), 2)));
+    small
+        .map(LargeControl::Mib2)
+        .or_else(|| outwards(2).map(|n| near(GIB, n)).filter(same_half).find(|g| level(*g, 3)).map(LargeControl::Gib1))
 }

@@ -76,20 +76,25 @@ impl<'a, M: GuestRead + ?Sized> Overlay<'a, M> {
     /// Whether a page of a level (or more) could be mapped at an address: the level of the first entry on the way that
     /// is zero, if it is at least `least` and the tables above it allow what is wanted.
     pub fn is_free(&self, paging: &Paging, gva: Gva, least: u8, user: bool) -> bool {
+        self.free_level(paging, gva, least, user).is_some()
+    }
+
+    /// The level of the first entry on the way to an address that is zero, if it is at least `least`.
+    pub fn free_level(&self, paging: &Paging, gva: Gva, least: u8, user: bool) -> Option<u8> {
         if !paging.is_canonical(gva) {
-            return false;
+            return None;
         }
         let mut table = paging.root();
         for level in (least..=paging.levels()).rev() {
-            let Ok(entry) = read_entry(self, entry_at(table, gva, level)) else { return false };
+            let entry = read_entry(self, entry_at(table, gva, level)).ok()?;
             match paging.classify(entry, level) {
                 Entry::Table(next) if level > 1 && allows(entry, user) => table = next,
                 // Not present but not zero is the guest's own note (a swapped page …): not ours to write over.
-                Entry::Absent => return entry == 0,
-                _ => return false,
+                Entry::Absent => return (entry == 0).then_some(level),
+                _ => return None,
             }
         }
-        false
+        None
     }
 
     /// Whether the top-level entry for an address is in use already. Such an entry is shared by all of the kernel's

@@ -24,6 +24,7 @@ impl Guest {
             text: self.text.clone(),
             memslot: self.machine.injected_gpa(),
             memslot_len: self.machine.injected_len(),
+            new_tables: true,
         }
     }
 

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::file::{Event, Loss, LossReason, TraceWriter, VcpuTotals, WriteError, Written};
@@ -76,7 +76,8 @@ enum Out {
 
 /// See the module's docs.
 pub struct Collector<M, L> {
-    rings: Vec<Mutex<Ring<M>>>,
+    /// Set when the rings are made, which may be after the guest started.
+    rings: OnceLock<Vec<Mutex<Ring<M>>>>,
     shown: Vec<Mutex<Shown>>,
     out: Mutex<Out>,
     /// Bytes in the open file; [`NO_FILE`] without one.
@@ -130,30 +131,43 @@ fn write(out: &Mutex<Out>, f: impl FnOnce(&mut TraceWriter<File>) -> Result<(), 
 impl<M: RingMemory, L: SiteLookup> Collector<M, L> {
     /// A collector over rings that their vCPUs do not use yet.
     pub fn new(consumers: Vec<Consumer<M>>, lookup: L) -> Collector<M, L> {
-        let sites = lookup.site_count();
+        let collector = Collector::without_rings(consumers.len(), lookup);
+        collector.set_rings(consumers);
+        collector
+    }
+
+    /// A collector for that many vCPUs whose rings are made later.
+    pub fn without_rings(vcpus: usize, lookup: L) -> Collector<M, L> {
+        let shown = || Mutex::new(Shown { counts: vec![0; lookup.site_count()], ..Shown::default() });
+        let shown = std::iter::repeat_with(shown).take(vcpus).collect();
+        let (out, file_bytes) = (Mutex::new(Out::None), AtomicU64::new(NO_FILE));
+        Collector { rings: OnceLock::new(), shown, out, file_bytes, lookup }
+    }
+
+    /// Takes the rings, one per vCPU, once; they must not be in use yet. False if there are rings already.
+    pub fn set_rings(&self, consumers: Vec<Consumer<M>>) -> bool {
+        let sites = self.lookup.site_count();
         let ring = |consumer: Consumer<M>| {
-            let zero = RingTotals::default();
-            let (counts, tail) = (vec![0; sites], VecDeque::new());
-            let shown_at = Instant::now();
             Mutex::new(Ring {
-                shown_at,
+                shown_at: Instant::now(),
                 consumer,
-                counts,
+                counts: vec![0; sites],
                 unknown: 0,
-                tail,
-                told: zero,
-                at_file_start: zero,
+                tail: VecDeque::new(),
+                told: RingTotals::default(),
+                at_file_start: RingTotals::default(),
                 next_index: 0,
             })
         };
-        let shown =
-            consumers.iter().map(|_| Mutex::new(Shown { counts: vec![0; sites], ..Shown::default() })).collect();
-        let rings = consumers.into_iter().map(ring).collect();
-        Collector { rings, shown, out: Mutex::new(Out::None), file_bytes: AtomicU64::new(NO_FILE), lookup }
+        self.rings.set(consumers.into_iter().take(self.shown.len()).map(ring).collect()).is_ok()
+    }
+
+    fn all(&self) -> &[Mutex<Ring<M>>] {
+        self.rings.get().map_or(&[], Vec::as_slice)
     }
 
     fn with_ring(&self, vcpu: VcpuId, f: impl FnOnce(&mut Consumer<M>, &mut Tap<'_, L>) -> Drained) -> Option<Drained> {
-        let mut guard = lock(self.rings.get(vcpu.index())?);
+        let mut guard = lock(self.all().get(vcpu.index())?);
         let Ring { consumer, counts, unknown, tail, told, next_index, shown_at: _, at_file_start: _ } = &mut *guard;
         let mut tap = Tap { counts, unknown, tail, next_index, out: &self.out, lookup: &self.lookup };
         let result = f(consumer, &mut tap);
@@ -197,10 +211,10 @@ impl<M: RingMemory, L: SiteLookup> Collector<M, L> {
         *told = now;
     }
 
-    /// How many rings there are.
+    /// How many rings there are: none before they were made.
     #[must_use]
     pub fn rings(&self) -> usize {
-        self.rings.len()
+        self.all().len()
     }
 
     /// Drains one ring.
@@ -210,7 +224,7 @@ impl<M: RingMemory, L: SiteLookup> Collector<M, L> {
 
     /// Drains all rings once; true if some ring filled up meanwhile.
     pub fn drain_all(&self) -> bool {
-        (0..self.rings.len()).fold(false, |more, i| more | self.drain(VcpuId(i as u8)).is_some_and(|d| d.more))
+        (0..self.rings()).fold(false, |more, i| more | self.drain(VcpuId(i as u8)).is_some_and(|d| d.more))
     }
 
     /// Makes room for a vCPU that stands in its ring-full exit. See [`Consumer::drain_full`].
@@ -220,7 +234,7 @@ impl<M: RingMemory, L: SiteLookup> Collector<M, L> {
 
     /// Brings the views up to date without draining anything.
     pub fn refresh(&self) {
-        for (n, ring) in self.rings.iter().enumerate() {
+        for (n, ring) in self.all().iter().enumerate() {
             self.show(VcpuId(n as u8), &mut lock(ring));
         }
     }
@@ -234,7 +248,7 @@ impl<M: RingMemory, L: SiteLookup> Collector<M, L> {
     /// Totals of one ring, exact.
     #[must_use]
     pub fn totals(&self, vcpu: VcpuId) -> RingTotals {
-        self.rings.get(vcpu.index()).map(|r| lock(r).consumer.totals()).unwrap_or_default()
+        self.all().get(vcpu.index()).map(|r| lock(r).consumer.totals()).unwrap_or_default()
     }
 
     /// Adds the records delivered per site to `counts` (by [`SiteId`]; made as long as there are sites). As of a moment
@@ -272,7 +286,7 @@ impl<M: RingMemory, L: SiteLookup> Collector<M, L> {
     pub fn start_file(&self, file: TraceWriter<File>) -> Result<(), WriteError> {
         let closed = self.finish_file();
         self.drain_all();
-        for ring in &self.rings {
+        for ring in self.all() {
             let mut ring = lock(ring);
             ring.at_file_start = ring.consumer.totals();
         }
@@ -284,7 +298,7 @@ impl<M: RingMemory, L: SiteLookup> Collector<M, L> {
     /// Drains once more and closes the file. `None` if none is being written.
     pub fn finish_file(&self) -> Option<Result<Written, WriteError>> {
         self.drain_all();
-        let totals: Vec<VcpuTotals> = (0..self.rings.len()).map(|i| self.file_totals(VcpuId(i as u8))).collect();
+        let totals: Vec<VcpuTotals> = (0..self.rings()).map(|i| self.file_totals(VcpuId(i as u8))).collect();
         self.file_bytes.store(NO_FILE, Ordering::Relaxed);
         match std::mem::replace(&mut *lock(&self.out), Out::None) {
             Out::Open(mut w) => Some(Self::tell_unfinished(&mut w, &totals).and_then(|()| w.finish(&totals))),
@@ -302,7 +316,7 @@ impl<M: RingMemory, L: SiteLookup> Collector<M, L> {
     }
 
     fn file_totals(&self, vcpu: VcpuId) -> VcpuTotals {
-        let mut ring = lock(&self.rings[vcpu.index()]);
+        let mut ring = lock(&self.all()[vcpu.index()]);
         let (t, start) = (ring.consumer.totals(), ring.at_file_start);
         VcpuTotals {
             vcpu,

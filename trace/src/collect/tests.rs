@@ -167,7 +167,7 @@ fn views_do_not_wait_for_a_slow_file() {
         std::thread::spawn(move || collector.drain_all())
     };
     // Until the drain is inside: it holds the ring.
-    while collector.rings[0].try_lock().is_ok() {
+    while collector.all()[0].try_lock().is_ok() {
         std::thread::yield_now();
     }
     let (done, views) = std::sync::mpsc::channel();
