@@ -281,6 +281,21 @@ mod tests {
         assert_eq!(kind(false, false, &["kvm"]), HostKind::Unknown);
     }
 
+    #[test]
+    fn linux_needs_hardware_virtualisation() {
+        let mut r = detect_in(&roots(Path::new("/nonexistent")));
+        for kind in [HostKind::Vmx, HostKind::Svm, HostKind::Unknown] {
+            r.kind = kind;
+            assert!(r.runs_linux().is_ok());
+        }
+        r.kind = HostKind::Pvm;
+        let text = r.runs_linux().unwrap_err().to_string();
+        assert!(
+            text.contains("has no hardware virtualisation behind it") && text.contains("exotrace lab run"),
+            "{text}"
+        );
+    }
+
     fn roots(dir: &Path) -> Roots {
         Roots { dev_kvm: dir.join("kvm"), sys_module: dir.join("module"), cpuinfo: dir.join("cpuinfo") }
     }

@@ -64,7 +64,7 @@ impl Block {
             return Err(io::Error::other("it is neither a file nor a block device"));
         }
         let bytes = io::Seek::seek(&mut &file, io::SeekFrom::End(0))?;
-        if bytes == 0 || bytes % SECTOR != 0 {
+        if bytes == 0 || !bytes.is_multiple_of(SECTOR) {
             return Err(io::Error::other(format!(
                 "its {bytes} bytes are no whole number of sectors of {SECTOR} bytes"
             )));
@@ -142,7 +142,7 @@ impl Block {
     ) -> io::Result<()> {
         let start = sector.checked_mul(SECTOR);
         let fits = start.and_then(|s| s.checked_add(bytes as u64)).is_some_and(|end| end <= self.bytes);
-        let (Some(start), true) = (start, fits && bytes <= MAX_REQUEST && bytes as u64 % SECTOR == 0) else {
+        let (Some(start), true) = (start, fits && bytes <= MAX_REQUEST && (bytes as u64).is_multiple_of(SECTOR)) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         for done in (0..bytes).step_by(CHUNK) {

@@ -63,7 +63,7 @@ impl MmioDevice {
             for (to, from) in data.iter_mut().zip(config) {
                 *to = *from;
             }
-        } else if data.len() == 4 && offset % 4 == 0 {
+        } else if data.len() == 4 && offset.is_multiple_of(4) {
             data.copy_from_slice(&s.register(offset as u32).to_le_bytes());
         }
     }
