@@ -95,10 +95,13 @@ impl Console {
 
 fn say(event: &Event) {
     match event {
-        Event::Attached { slide, usable, left_out } => {
+        Event::Attached { slide, usable, left_out, guarded } => {
             eprintln!("exotrace: attached: {usable} sites can be traced, the kernel was moved by {slide:#x}");
             for (why, n) in left_out {
                 eprintln!("exotrace:   {n} sites are left out: {why}");
+            }
+            if !guarded {
+                eprintln!("exotrace:   the guest's own ftrace must not be used while functions are traced");
             }
         }
         Event::Switched { on, off, active, pause, .. } => {

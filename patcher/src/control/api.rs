@@ -131,6 +131,8 @@ pub enum Event {
         usable: usize,
         /// Sites that can't, per reason.
         left_out: Vec<(String, usize)>,
+        /// Whether the guest can use its own ftrace, kprobes and live patching meanwhile.
+        guarded: bool,
     },
     /// Functions were switched.
     Switched {

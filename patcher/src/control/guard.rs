@@ -1,20 +1,22 @@
 //! The guard around a Linux guest's own text patching.
 //!
 //! Linux's ftrace compares a site's bytes before it changes them, and gives up for good when they are not its own. So
-//! while it patches, exotrace's sites must hold what they held before: the returns of
+//! while it patches, exotrace's sites must hold what they held before: the exits of
 //! `ftrace_arch_code_modify_prepare` (it has taken `text_mutex` then) and of `ftrace_arch_code_modify_post_process`
 //! are led over stubs that tell exotrace. Between the two all traced sites are nops; afterwards those that the guest
 //! left alone are calls again. kprobes on function entries, live patching and BPF trampolines go through the same two
 //! functions.
 //!
-//! A return site is 5 bytes (`jmp thunk`, or `ret` and padding), like the sites of `.return_sites` themselves, so it is
-//! changed like any other. Nothing happens on the stack: the stub is jumped to and returns in the function's place.
+//! A return is 5 bytes (`jmp thunk`, or at run time `ret` and padding), and so is a tail call, so both are changed like
+//! any site. Nothing happens on the stack: the stub is jumped to and goes on in the function's place.
 
 use exotrace_trace::ids::{Gpa, Gva};
 use exotrace_trace::ring::RingMemory;
 use exotrace_trace::ring::layout::{PATCH_BEGIN_PORT, PATCH_END_PORT};
 
 use super::session::SessionError;
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
+
 use crate::image::{KernelImage, SITE_BYTES};
 use crate::machine::Stopped;
 use crate::paging::Paging;
@@ -22,8 +24,10 @@ use crate::trampoline::{Tail, assemble_notice};
 
 /// Room for a stub.
 const STUB_BYTES: u64 = 64;
-/// Return sites per function at most: both functions have one in every kernel so far.
-const MOST_RETURNS: usize = 8;
+/// Exits per function at most: both functions have one in every kernel so far.
+const MOST_EXITS: usize = 8;
+/// Longest function that is looked at.
+const MOST_BYTES: u64 = 1024;
 
 const FUNCTIONS: [(&str, u16); 2] =
     [("ftrace_arch_code_modify_prepare", PATCH_BEGIN_PORT), ("ftrace_arch_code_modify_post_process", PATCH_END_PORT)];
@@ -67,7 +71,7 @@ impl Guard {
         let mut hooks = Vec::new();
         for (function, port) in FUNCTIONS {
             let before = hooks.len();
-            for site in returns_of(image, function) {
+            for site in exits_of(image, function) {
                 let Some((at, original)) = read_site(guest, paging, site) else { return Ok(None) };
                 let Some(tail) = tail_of(site, original) else { return Ok(None) };
                 let offset = hooks.len() as u64 * STUB_BYTES;
@@ -106,12 +110,19 @@ impl Guard {
     }
 }
 
-/// The return sites of a function.
-fn returns_of(image: &KernelImage, function: &str) -> Vec<Gva> {
+/// Where a function is left: its return sites (in the image each is a jump to the return thunk, whatever the kernel
+/// makes of it at boot) and its tail calls, all of them 5-byte jumps out of it.
+fn exits_of(image: &KernelImage, function: &str) -> Vec<Gva> {
     let Some(symbol) = image.symbols().named(function).next() else { return Vec::new() };
-    let end = symbol.addr.offset(symbol.size);
-    let sites = image.return_sites();
-    sites.iter().copied().filter(|s| (symbol.addr..end).contains(s)).take(MOST_RETURNS).collect()
+    let next = image.symbols().code().map(|s| s.addr).find(|a| *a > symbol.addr);
+    let to_next = next.map_or(MOST_BYTES, |n| n.0 - symbol.addr.0).min(MOST_BYTES);
+    let len = if symbol.size == 0 { to_next } else { symbol.size.min(to_next) };
+    let Some(code) = image.bytes_at(symbol.addr, len as usize) else { return Vec::new() };
+    let inside = symbol.addr.0..symbol.addr.0 + len;
+    let decoder = Decoder::with_ip(64, code, symbol.addr.0, DecoderOptions::NONE);
+    let leaves = |i: &Instruction| i.code() == Code::Jmp_rel32_64 && !inside.contains(&i.near_branch_target());
+    // What lies behind the last instruction of a function is padding, in which nothing jumps.
+    decoder.into_iter().filter(leaves).map(|i| Gva(i.ip())).take(MOST_EXITS).collect()
 }
 
 fn read_site<S: Stopped>(guest: &S, paging: &Paging, site: Gva) -> Option<(Gpa, [u8; SITE_BYTES])> {

@@ -88,10 +88,14 @@ impl<'a, T: Target> Worker<'a, T> {
         self.s.lookup.set(&found.session);
         self.s.collector.with_file(|w| self.s.output.write_tables(w));
         let (slide, usable, left_out) = (found.slide, found.usable, found.session.left_out());
+        let guarded = found.session.is_guarded();
         self.session = Some(found.session);
-        self.s
-            .note(EventKind::Note { text: format!("attached: slide {slide:#x}, {usable} sites usable, {left_out:?}") });
-        self.s.publish(Event::Attached { slide, usable, left_out });
+        self.s.note(EventKind::Note {
+            text: format!(
+                "attached: slide {slide:#x}, {usable} sites usable, left out {left_out:?}, guarded {guarded}"
+            ),
+        });
+        self.s.publish(Event::Attached { slide, usable, left_out, guarded });
         Ok(())
     }
 

@@ -83,7 +83,7 @@ pub fn pause_text(p: &PauseTimes) -> String {
 
 fn describe(event: &Event) -> (Severity, String) {
     match event {
-        Event::Attached { slide, usable, left_out } => {
+        Event::Attached { slide, usable, left_out, guarded } => {
             let out: usize = left_out.iter().map(|(_, n)| n).sum();
             let reasons: Vec<String> = left_out.iter().map(|(why, n)| format!("{n} {why}")).collect();
             let why = if out == 0 { String::new() } else { format!(" ({})", reasons.join(", ")) };
