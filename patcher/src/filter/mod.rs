@@ -105,8 +105,17 @@ impl Filter {
                 }
             };
             match term.glob.literal() {
-                Some(name) => sites.named(name).for_each(|id| take(id, sites.get(id).and_then(|s| s.skip()))),
-                None => sites.iter().filter(|(_, s)| term.glob.matches(&s.name)).for_each(|(id, s)| take(id, s.skip())),
+                Some(name) => sites
+                    .named(name)
+                    .chain(sites.aliased(name))
+                    .for_each(|id| take(id, sites.get(id).and_then(|s| s.skip()))),
+                None => {
+                    let shown = sites.iter().map(|(id, s)| (&*s.name, id));
+                    shown
+                        .chain(sites.aliases())
+                        .filter(|(name, _)| term.glob.matches(name))
+                        .for_each(|(_, id)| take(id, sites.get(id).and_then(|s| s.skip())));
+                }
             }
             if matched == 0 {
                 report.add(term, left_out, sites);

@@ -160,3 +160,21 @@ fn a_glob_of_stars_is_fast() {
     let name = "a".repeat(199) + &"b".repeat(300);
     assert!(!glob.matches(&name));
 }
+
+/// A function is found by each of its names: which one an image shows is a matter of the order in its tables.
+#[test]
+fn other_names_of_a_function_select_it_as_well() {
+    let mut elf = linux_like(0x4010_0000, 0x10_0000, 3, 16);
+    let addr = elf.symbols[2].addr;
+    elf.symbol("__x64_sys_getppid", addr, 0, 2);
+    let sites = SiteTable::build(&KernelImage::from_elf(elf.to_bytes()).unwrap());
+    let shown = |filter: &str| {
+        let (set, report) = Filter::parse(filter).unwrap().select(&sites);
+        assert!(report.is_clean(), "{report}");
+        set.iter().map(|id| sites.get(id).unwrap().addr.0).collect::<Vec<_>>()
+    };
+    assert_eq!(shown("__x64_sys_getppid"), [addr]);
+    assert_eq!(shown("__x64_*"), [addr]);
+    assert_eq!(shown("fn_1"), [addr]);
+    assert_eq!(shown("*,!__x64_sys_getppid").len(), 2);
+}

@@ -1,12 +1,12 @@
 //! The site table: every instrumented place of an image, decoded, named and judged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use exotrace_trace::ids::{Gva, SiteId};
 use iced_x86::{Code, Decoder, DecoderOptions, Mnemonic};
 
-use super::{IpIndex, KernelImage, Symbols};
+use super::{IpIndex, KernelImage, Symbol, Symbols};
 
 /// Length of a site: one instruction, `call rel32` or a nop.
 pub const SITE_BYTES: usize = 5;
@@ -180,10 +180,26 @@ impl Site {
 pub struct SiteTable {
     sites: Vec<Site>,
     by_name: Vec<SiteId>,
+    /// Other names of the functions, sorted.
+    aliases: Vec<(Box<str>, SiteId)>,
     index: IpIndex,
     skipped: BTreeMap<SkipReason, usize>,
     patchable: usize,
     init: usize,
+}
+
+/// The names of code symbols at functions' addresses that are not the ones shown, sorted.
+fn aliases(table: &SiteTable, image: &KernelImage) -> Vec<(Box<str>, SiteId)> {
+    let functions: HashMap<Gva, SiteId> = table.iter().map(|(id, s)| (s.function, id)).collect();
+    let other = |symbol: Symbol<'_>| {
+        let id = *functions.get(&symbol.addr)?;
+        let shown = &*table.get(id)?.name;
+        (symbol.kind.is_code() && symbol.name != shown).then(|| (symbol.name.into(), id))
+    };
+    let mut list: Vec<(Box<str>, SiteId)> = image.symbols().iter().filter_map(other).collect();
+    list.sort_unstable();
+    list.dedup();
+    list
 }
 
 impl SiteTable {
@@ -226,7 +242,19 @@ impl SiteTable {
         table.index = IpIndex::new(table.patchable().map(|(id, s)| (s.addr.0.wrapping_add(SITE_BYTES as u64), id)));
         table.by_name = table.iter().map(|(id, _)| id).collect();
         table.by_name.sort_by(|a, b| table.sites[a.index()].name.cmp(&table.sites[b.index()].name));
+        table.aliases = aliases(&table, image);
         table
+    }
+
+    /// Other names that functions have: Linux's `__x64_sys_getppid` is `__do_sys_getppid` as well.
+    pub fn aliases(&self) -> impl Iterator<Item = (&str, SiteId)> {
+        self.aliases.iter().map(|(name, id)| (&**name, *id))
+    }
+
+    /// All sites of functions that have this as another name.
+    pub fn aliased<'a>(&'a self, name: &'a str) -> impl Iterator<Item = SiteId> + 'a {
+        let from = self.aliases.partition_point(|(n, _)| &**n < name);
+        self.aliases[from..].iter().take_while(move |(n, _)| &**n == name).map(|(_, id)| *id)
     }
 
     /// How many sites there are, skipped ones included.

@@ -29,7 +29,7 @@ pub enum SymbolKind {
 }
 
 impl SymbolKind {
-    fn is_code(self) -> bool {
+    pub(super) fn is_code(self) -> bool {
         matches!(self, SymbolKind::Function | SymbolKind::CodeLabel)
     }
 }
