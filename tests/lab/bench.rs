@@ -86,7 +86,7 @@ fn prepare() -> Result<Parts, NoLab> {
     let dir =
         programs.path().to_str().ok_or_else(|| NoLab::Fail("the temporary directory's name is not UTF-8".into()))?;
     recipe("static", &["--tests", dir])?;
-    for program in ["exotrace", "ground_truth", "switching"] {
+    for program in ["exotrace", "ground_truth", "switching", "linux_guest"] {
         files.push((programs.path().join(program), format!("/lab/bin/{program}")));
     }
     Ok(Parts { files, _programs: programs })

@@ -87,9 +87,12 @@ fn describe(event: &Event) -> (Severity, String) {
             let out: usize = left_out.iter().map(|(_, n)| n).sum();
             let reasons: Vec<String> = left_out.iter().map(|(why, n)| format!("{n} {why}")).collect();
             let why = if out == 0 { String::new() } else { format!(" ({})", reasons.join(", ")) };
+            let guard =
+                if *guarded { "" } else { "; the guest's own ftrace must not be used while functions are traced" };
+            let severity = if *guarded { Severity::Good } else { Severity::Warn };
             (
-                Severity::Good,
-                format!("attached: {usable} sites usable, {out} left out{why}; kernel moved by {slide:#x}"),
+                severity,
+                format!("attached: {usable} sites usable, {out} left out{why}; kernel moved by {slide:#x}{guard}"),
             )
         }
         Event::Switched { on, off, unchanged, skipped, active, pause } => {
