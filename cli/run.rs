@@ -62,7 +62,7 @@ pub fn boot(args: &RunArgs, cmdline: &str) -> anyhow::Result<Controller<Vm>> {
             "{name}: an unmodified Linux kernel can't run on this machine's KVM, which has no hardware virtualisation \
              (PVM); use a host with VMX or SVM, or `exotrace lab run …`"
         );
-        Image::Linux(linux_image(args, &kernel, &file)?)
+        Image::Linux(linux_image(args, &kernel, file.clone())?)
     } else {
         Image::Elf(file.clone())
     };
@@ -88,14 +88,14 @@ pub fn boot(args: &RunArgs, cmdline: &str) -> anyhow::Result<Controller<Vm>> {
     Ok(Controller::start(vm, setup)?)
 }
 
-fn linux_image(args: &RunArgs, kernel: &KernelImage, file: &Cow<'static, [u8]>) -> anyhow::Result<LinuxImage> {
+fn linux_image(args: &RunArgs, kernel: &KernelImage, file: Cow<'static, [u8]>) -> anyhow::Result<LinuxImage> {
     anyhow::ensure!(
         kernel.setup().is_some(),
         "a Linux guest boots from its bzImage (vmlinuz), not from a bare vmlinux"
     );
     let initrd = args.initrd.as_deref().map(|p| read_file(p, "initial RAM disk")).transpose()?;
     Ok(LinuxImage {
-        bzimage: file.clone(),
+        bzimage: file,
         vmlinux: args.nokaslr.then(|| kernel.vmlinux().to_vec().into()),
         initrd: initrd.map(Into::into),
         entry: if args.nokaslr { Entry::Vmlinux } else { Entry::BzImage },
